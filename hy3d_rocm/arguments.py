@@ -144,35 +144,25 @@ def share(text: str) -> float:
     return _number(text, 1.0, "share, such as 0.25")
 
 
-def _number(text: str, most: float, what: str) -> float:
-    value = _float(text)
-    if not 0 < value <= most:
-        raise argparse.ArgumentTypeError(f"{brief(text)} is no {what}")
-    return value
-
-
-def _float(text: str) -> float:
-    """0 for what is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
 def patience(text: str) -> float:
     """Seconds that an examination may take."""
-    value = _float(text)
-    if not 5 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is no time; give 5 to 3600 seconds")
-    return value
+    return _number(text, 3600, "time; give 5 to 3600 seconds", least=5)
 
 
 def gigabytes(text: str) -> int:
     """Bytes."""
-    value = _float(text.lower().removesuffix("gb"))
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of gigabytes, such as 8 or 11.5")
-    return int(value * GB)
+    return int(_number(text, 1e6, "number of gigabytes, such as 8 or 11.5", "gb") * GB)
+
+
+def _number(text: str, most: float, what: str, unit: str = "", least: float = 0.0) -> float:
+    """More than 0, at least `least` and at most `most`."""
+    try:
+        value = float(text.lower().removesuffix(unit))
+    except ValueError:
+        value = 0.0
+    if not (value > 0 and least <= value <= most):
+        raise argparse.ArgumentTypeError(f"{brief(text)} is no {what}")
+    return value
 
 
 def budget(text: str) -> str:

@@ -24,20 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hy3d_rocm import files
 from hy3d_rocm.decoding.precision import name_of
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeReport
 from hy3d_rocm.decoding.stages import stage_of
 from hy3d_rocm.diagnose.doctor.basic import machine_facts
 from hy3d_rocm.diagnose.env.shown import anonymous
-from hy3d_rocm.files import (
-    DEBUG,
-    formats_text,
-    let_go,
-    plain,
-    replacing,
-    stamped,
-    write_json,
-)
 from hy3d_rocm.units import GB, size_text
 
 logger = logging.getLogger("hy3d_rocm")
@@ -64,7 +56,7 @@ class Captured:
 
 
 @contextmanager
-def capturing(folder: Path | str = DEBUG) -> Iterator[list[Path]]:
+def capturing(folder: Path | str = files.DEBUG) -> Iterator[list[Path]]:
     """Captures each decode and encode of this thread inside; gives the list of the JSON files."""
     written: list[Path] = []
     token = _inside.set((Path(folder), written))
@@ -117,11 +109,11 @@ def _finish(path: Path, facts: dict[str, Any], reports: list[DecodeReport]) -> N
     if facts["outcome"] == "failed":
         lines.append({**base, "survived": False, **facts["error"]})
     for made in reports:
-        facts["report"] = anonymous(plain(made.as_dict()))
+        facts["report"] = anonymous(files.plain(made.as_dict()))
     try:
-        write_json(path, facts)
+        files.write_json(path, facts)
         if lines:
-            text = "".join(json.dumps(anonymous(plain(line))) + "\n" for line in lines)
+            text = "".join(json.dumps(anonymous(files.plain(line))) + "\n" for line in lines)
             # One write at the end of the file: other decodes write theirs meanwhile.
             with open(path.parent / f"errors-{now:%Y%m%d}.jsonl", "ab", buffering=0) as file:
                 file.write(text.encode())
@@ -158,12 +150,12 @@ def facts_of(family: Any, source: Tensor, asked: Any) -> dict[str, Any]:
             "class": type(vae).__name__,
             "package": type(vae).__module__.partition(".")[0],
             "family": str(getattr(family, "name", "")),
-            "config": anonymous(plain(kept)),
+            "config": anonymous(files.plain(kept)),
             "dtype": name_of(getattr(family, "dtype", "")),
             "device": str(getattr(family, "device", "")),
             "fingerprint": fingerprint(vae),
         },
-        "options": plain(options),
+        "options": files.plain(options),
         "machine": machine_facts(),
         "outcome": "began",
         "error": None,
@@ -207,17 +199,17 @@ def write_capture(
                 "capture may: capture a shorter one that fails, too"
             )
     name = re.sub(r"[^\w.-]+", "-", facts["vae"]["family"]).strip("-") or "vae"
-    path = stamped(folder, f"{name}_{facts['kind']}", ".json")
+    path = files.stamped(folder, f"{name}_{facts['kind']}", ".json")
     tensors = path.with_suffix(".safetensors")
     facts["file"] = tensors.name
     try:
-        with replacing(tensors) as partial:
+        with files.replacing(tensors) as partial:
             save_file({k: t.detach().to("cpu").contiguous() for k, t in stored.items()}, partial)
-        write_json(path, facts)
+        files.write_json(path, facts)
     except BaseException as error:
         with contextlib.suppress(OSError):
             tensors.unlink(missing_ok=True)  # nobody finds it without its facts
-        let_go(path)
+        files.let_go(path)
         if isinstance(error, SafetensorError):
             raise OSError(f"{tensors} can't be written: {error}") from error
         raise
@@ -252,7 +244,7 @@ def read_capture(path: Path | str) -> Captured:
     if facts["format"] != FORMAT:
         raise CaptureError(
             f"{path} is no capture of this version of hy3d_rocm"
-            f" {formats_text(facts['format'], FORMAT)}: read it with the one that made it"
+            f" {files.formats_text(facts['format'], FORMAT)}: read it with the one that made it"
         )
     tensors = path.with_name(Path(str(facts["file"])).name)
     if not tensors.is_file():

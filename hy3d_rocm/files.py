@@ -213,20 +213,14 @@ def beside(path: Path, prefix: str) -> Iterator[tuple[IO[bytes], Path]]:
     """A file in the folder of `path` under a name that nobody else has, open to write and read. It
     becomes `path`, or goes where that fails."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=".part")
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            yield file, Path(name)
-        patiently(os.replace, name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with replacing(path, Path(name)) as partial, os.fdopen(handle, "w+b") as file:
+        yield file, partial
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, partial: Path | None = None) -> Iterator[Path]:
     """A name to write to inside, which becomes `path`, or goes where that fails."""
-    partial = partial_of(path)
+    partial = partial or partial_of(path)
     try:
         yield partial
         patiently(os.replace, partial, path)

@@ -77,8 +77,10 @@ class _Redirect(TorchFunctionMode):
             kwargs = {**kwargs, "device": self.device}
         if func in _MOVES:
             args = tuple(self.device if _means_cuda(item) else item for item in args)
-        elif func is torch.Tensor.cuda:
-            func, args, kwargs = torch.Tensor.to, *_cuda_as_to(self.device, args, kwargs or {})
+        elif func is torch.Tensor.cuda:  # (device, non_blocking, memory_format)
+            rest = {name: value for name, value in (kwargs or {}).items() if name != "device"}
+            kwargs = {**dict(zip(("non_blocking",), args[2:], strict=False)), **rest}
+            func, args = torch.Tensor.to, (args[0], self.device)
         return func(*args, **(kwargs or {}))
 
 
@@ -89,14 +91,6 @@ def _means_cuda(value: object) -> bool:
     if isinstance(value, str):
         return value == "cuda" or value.startswith("cuda:")
     return type(value) is int
-
-
-def _cuda_as_to(
-    device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of `tensor.cuda(device, non_blocking, memory_format)` for `tensor.to`."""
-    rest = {name: value for name, value in kwargs.items() if name != "device"}
-    return (args[0], device), {**dict(zip(("non_blocking",), args[2:], strict=False)), **rest}
 
 
 class _Drawing(TorchFunctionMode):

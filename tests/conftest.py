@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ import pytest
 # have two cores, each waits for the other's: 72 s in place of 5 s for 1,500 small convolutions.
 # Read when torch is imported, which is later; children inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Whose processes are forked from one.
+os.environ.setdefault("WARM_START_OF", str(os.getpid()))
 
 import core_memory  # noqa: F401  (puts the core on memory that is counted)
 import slow_tests
+import warm_start
 
 # Until all tests are collected: importing torch and the files of tests makes no garbage, and to
 # look for some takes a third of the time.
@@ -34,6 +38,14 @@ def pytest_xdist_auto_num_workers() -> int:
         if torch.cuda.is_available():
             return 0
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Processes of pytest-xdist, too, are forked from one that has imported torch and diffusers."""
+    for spec in specs:
+        if warm_start.IS_THERE and spec.popen and not spec.python:
+            spec.python = f"{sys.executable} {warm_start.__file__} --as-python"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

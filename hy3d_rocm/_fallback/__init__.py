@@ -58,25 +58,18 @@ class Hy3dError(RuntimeError):
 
 
 class CancelFlag:
-    """A flag that any thread may raise and a long call looks at."""
+    """A flag that any thread may raise and a long call looks at. Not a threading.Event: set() of a
+    handler of Ctrl-C would wait for the lock of a set() that it interrupts."""
 
-    __slots__ = ("_requested",)
-
-    def __init__(self) -> None:
-        self._requested = False
+    requested = False
 
     def request(self) -> None:
         """Asks the calls that look at this flag to stop."""
-        self._requested = True
+        self.requested = True
 
     def reset(self) -> None:
         """Takes the request back."""
-        self._requested = False
-
-    @property
-    def requested(self) -> bool:
-        """Whether request() was called since the last reset()."""
-        return self._requested
+        self.requested = False
 
 
 def _refusing(what: str) -> Callable[..., Any]:

@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -180,23 +179,13 @@ def schedule_tile(plan: Mapping[str, Any], index: int) -> dict[str, tuple[int, i
     own_start, own_stop, in_start, in_stop, trim_start, out_start, out_stop, ramp_before,
     ramp_after, each (T, H, W).
     """
-    if not isinstance(plan, dict):
-        raise TypeError(f"plan must be the dictionary that schedule_plan gave, not {type(plan)!r}.")
-    if not isinstance(plan.get("desc"), dict) or "level" not in plan:
-        raise ValueError("plan lacks 'desc' or 'level': pass what schedule_plan gave.")
-    level = _integer("level", plan["level"], 64)
-    most = _last_level(_read_desc(plan["desc"]))
-    if not 0 <= level <= most:
-        raise ValueError(f"level is {level}: it must be from 0 to {most}.")
-    desc = _read_desc({**plan["desc"], "level": level, "budget_bytes": 0})
-    again = _plan_again(tuple(desc.items()))
     number = _integer("index", index, 64)
-    if not 0 <= number < again["tiles"]:
-        raise ValueError(f"There is no tile {number}: the plan has {again['tiles']}.")
+    if not 0 <= number < plan["tiles"]:
+        raise ValueError(f"There is no tile {number}: the plan has {plan['tiles']}.")
     columns = []
     for i in (2, 1, 0):
-        number, tile = divmod(number, again["count"][i])
-        columns.append(_axis_of_tile(_Axis.of(again["desc"], i), again["count"][i], tile))
+        number, tile = divmod(number, plan["count"][i])
+        columns.append(_axis_of_tile(_Axis.of(plan["desc"], i), plan["count"][i], tile))
     return dict(zip(_TILE_FIELDS, zip(*reversed(columns), strict=True), strict=True))
 
 
@@ -311,12 +300,6 @@ def _check_fit(desc: Mapping[str, Any], tile_bytes: int, room: int) -> None:
             "raise it or lower min_tile.",
             _BUDGET_TOO_SMALL,
         )
-
-
-@lru_cache(maxsize=16)
-def _plan_again(desc: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """The plan of a checked description; remembered, since every tile of a decode asks for it."""
-    return schedule_plan(**dict(desc))
 
 
 def _axis_of_tile(axis: _Axis, count: int, tile: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from hy3d_rocm.bench.benches import BENCHES
 from hy3d_rocm.bench.decode_cases import run_cases_command
 from hy3d_rocm.bench.decode_gpu import DecodeSettings, decode_dict, decode_text, run_decode
 from hy3d_rocm.bench.session import Settings
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.tools.loading import LoadingError
 from hy3d_rocm.tune.command import find_gpu

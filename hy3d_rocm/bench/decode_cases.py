@@ -15,7 +15,7 @@ import torch
 
 from hy3d_rocm import files
 from hy3d_rocm.bench.session import versions
-from hy3d_rocm.bench.terminal import BenchError, Target, ending
+from hy3d_rocm.bench.timing import BenchError, Target, ending
 from hy3d_rocm.diagnose.doctor import basic
 from hy3d_rocm.meter import give_back, held_bytes, steady_malloc
 from hy3d_rocm.tools import loading, metrics, runs

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 import hy3d_rocm
-from hy3d_rocm.bench.terminal import Target, ending
-from hy3d_rocm.bench.timing import Measured, Variant, interleave
+from hy3d_rocm.bench.timing import Measured, Target, Variant, ending, interleave
 from hy3d_rocm.conv.verdict_store.records import this_machine
 from hy3d_rocm.meter import give_back
 from hy3d_rocm.tools.loading import make_vae

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from hy3d_rocm._rng import seeded_on
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from hy3d_rocm.conv.errors import is_out_of_memory
 from hy3d_rocm.decoding.precision import name_of as dtype_name
 from hy3d_rocm.diagnose.env.shown import first_line

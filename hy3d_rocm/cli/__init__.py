@@ -20,7 +20,7 @@ from typing import Any
 from hy3d_rocm import __version__
 from hy3d_rocm.arguments import TYPES, CommandError, add_command, say
 from hy3d_rocm.checkout import add_example_parsers
-from hy3d_rocm.diagnose.env.streams import printed_safely
+from hy3d_rocm.diagnose.env.shown import printed_safely
 
 
 @cache

@@ -96,7 +96,14 @@ def _decode(
     latents = loading.load_latents(arguments.latent, arguments.tensor)
     if group is not None and group.rank:
         vae = loading.load_vae(files).to(device)
-        follow(beginning, vae, _prepared(arguments, latents, vae), arguments, cancel)
+        latents = _prepared(arguments, latents, vae)
+        if beginning.ready() != COMPLETE:
+            with protect():
+                decode_with_report(
+                    vae, latents, arguments.budget, arguments.strategy, arguments.precision,
+                    cancel=cancel, options=DecodeOptions(chunk_size=arguments.chunk_size),
+                    group=group,
+                )  # fmt: skip
         return None
     goes_on = arguments.resume or arguments.restart
     job = partial(_job, arguments, files, latents, device) if goes_on else None
@@ -111,7 +118,21 @@ def _decode(
             shape, dtype = claim.manifest["shape"], getattr(torch, claim.manifest["dtype"])
             sink.begin(tuple(shape), dtype, claim.manifest["plan"])
             return {"out": str(sink.finish()), "out_shape": shape, "resumed_frames": shape[2]}
-        return _run(arguments, files, latents, device, sink, claim, cancel, beginning)
+        vae = loading.load_vae(files).to(device)
+        if (changed := claim.files.changed()) is not None:
+            raise loading.LoadingError(f"{changed} was written while it was read: start again")
+        latents = _prepared(arguments, latents, vae)
+        beginning.ready()
+        with protect(), WatchedSink(sink, device, sys.stderr) as watched:
+            arguments.group = group
+            plan, progress = claim.manifest.get("plan"), watched.progress
+            path, report = deliver(vae, latents, watched, arguments, plan, progress, cancel)
+        return {
+            "out": str(path),
+            "out_bytes": path.stat().st_size if path.is_file() else None,
+            "resumed_frames": watched.there_before,
+            **report.as_dict(),
+        }
 
 
 def _check_report(path: Path | None) -> None:
@@ -128,27 +149,6 @@ def _check_report(path: Path | None) -> None:
             patiently(path.unlink)
         elif not os.access(path, os.W_OK):
             raise OutputError(f"{path} does not let this user write; name another --json")
-
-
-def _run(
-    arguments: argparse.Namespace, files: loading.VaeFiles, latents: Tensor, device: torch.device,
-    sink: Sink, claim: Claim, cancel: threading.Event, beginning: Beginning,
-) -> dict[str, Any]:  # fmt: skip
-    vae = loading.load_vae(files).to(device)
-    if (changed := claim.files.changed()) is not None:
-        raise loading.LoadingError(f"{changed} was written while it was read: start again")
-    latents = _prepared(arguments, latents, vae)
-    plan = claim.manifest.get("plan")
-    beginning.ready()
-    with protect(), WatchedSink(sink, device, sys.stderr) as watched:
-        arguments.group = beginning.group
-        path, report = deliver(vae, latents, watched, arguments, plan, watched.progress, cancel)
-    return {
-        "out": str(path),
-        "out_bytes": path.stat().st_size if path.is_file() else None,
-        "resumed_frames": watched.there_before,
-        **report.as_dict(),
-    }
 
 
 def deliver(
@@ -341,17 +341,3 @@ class Beginning:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.group is not None and isinstance(error, Exception) and not self._is_over:
             self.group.meet("what is decoded", error)
-
-
-def follow(
-    beginning: Beginning, vae: Any, latents: Any, arguments: argparse.Namespace, cancel: Any
-) -> None:
-    """The decode, on a rank that gets no frames."""
-    if beginning.ready() == COMPLETE:
-        return
-    options = DecodeOptions(chunk_size=arguments.chunk_size)
-    with protect():
-        decode_with_report(
-            vae, latents, arguments.budget, arguments.strategy, arguments.precision,
-            cancel=cancel, options=options, group=beginning.group,
-        )  # fmt: skip

@@ -2,10 +2,8 @@
 with a report and a timeline.
 
 A decode goes one of three ways, in this order: the VAE's layers in parts (decode()), the VAE's own
-module in tiles where its layers are not known, ComfyUI's own decode. All of them with failing
-convolutions caught. An encode has the first and the last. Pixels are cropped, put in order and
-scaled as comfy.sd.VAE.encode does it, by the VAE object's own methods, and the latent comes back as
-it gives it.
+module in tiles where its layers are not known, ComfyUI's own decode; an encode the first or the
+last. Pixels are prepared as comfy.sd.VAE.encode does it, by the VAE object's own methods.
 """
 
 from __future__ import annotations

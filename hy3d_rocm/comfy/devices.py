@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from hy3d_rocm.comfy import settings
-from hy3d_rocm.comfy.in_worker import prepare
 from hy3d_rocm.conv.triton.launch import architecture
 from hy3d_rocm.decoding.device_names import ALL, further_devices, parse_devices
 from hy3d_rocm.decoding.stages import stage_of, warn_alone
@@ -21,6 +20,7 @@ from hy3d_rocm.offload.components import indexed
 if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
     from hy3d_rocm.decoding.workers import Workers
+
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -69,6 +69,8 @@ def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Wo
         if names == (ALL,):
             logger.info("[%s] %s", stage_of(encode), _alone(place, encode))
         return None
+    from comfy.cli_args import args
+
     from hy3d_rocm.decoding.workers import Workers
 
     with _lock:
@@ -76,7 +78,7 @@ def _workers_of(names: tuple[str, ...], place: torch.device, encode: bool) -> Wo
         if known is None or (known.device, known.others) != (place, tuple(others)):
             if known is not None:
                 known.close()
-            _workers = known = Workers(place, others, partial(prepare, _options()))
+            _workers = known = Workers(place, others, partial(prepare, dict(vars(args))))
         return known
 
 
@@ -87,7 +89,9 @@ def _alone(place: torch.device, encode: bool) -> str:
     return f"no other GPU is a {architecture(place)} as {place} is: it {verb}s alone"
 
 
-def _options() -> dict[str, Any]:
-    from comfy.cli_args import args
+def prepare(options: dict[str, Any]) -> None:
+    """ComfyUI's modules, of which VAEs are made, find the options that the server was started with.
+    No server is started."""
+    import comfy.cli_args
 
-    return dict(vars(args))
+    vars(comfy.cli_args.args).update(options)

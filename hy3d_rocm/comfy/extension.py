@@ -7,15 +7,15 @@ from importlib import import_module
 
 from comfy_api.v0_0_2 import ComfyExtension, io
 
-from hy3d_rocm.comfy.nodes import ahead, decode, machine, tools
-from hy3d_rocm.diagnose.env.streams import guard_log
+from hy3d_rocm.comfy.nodes import ahead, decode, machine
+from hy3d_rocm.diagnose.env.shown import guard_log
 
 logger = logging.getLogger("hy3d_rocm")
 
 NODES: tuple[type[io.ComfyNode], ...] = (
     decode.Hy3DRocmVAEDecode, decode.Hy3DRocmVAEEncode, decode.Hy3DRocmProtectVAE,
-    ahead.Hy3DRocmMemoryPlan, ahead.Hy3DRocmTuneVAE, tools.Hy3DRocmCaptureLatent,
-    tools.Hy3DRocmValidateDecode, machine.Hy3DRocmDoctor, machine.Hy3DRocmPipeline,
+    ahead.Hy3DRocmMemoryPlan, ahead.Hy3DRocmTuneVAE, decode.Hy3DRocmCaptureLatent,
+    decode.Hy3DRocmValidateDecode, machine.Hy3DRocmDoctor, machine.Hy3DRocmPipeline,
     machine.Hy3DRocmSeedMode, machine.Hy3DRocmFreeMemory, machine.Hy3DRocmStatus,
 )  # fmt: skip
 

@@ -24,26 +24,18 @@ def switched_on(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def prepare_framepack(environ: Mapping[str, str] = os.environ) -> importing.Hook:
-    """Has FramePackWrapper imported where torch.cuda has no current device.
+    """Has FramePackWrapper imported where torch.cuda has no current device. No AMD card is asked
+    for: nothing is changed where the driver answers."""
 
-    HY3D_ROCM_PATCH=off, -framepack-import and the switch in the settings leave it alone. "auto"
-    does not ask for an AMD card here: nothing is changed where the driver answers, and where it
-    does not, the pack could not be imported at all.
-    """
-    return importing.install(lambda: switched_on("framepack-import", environ), _device)
+    def device() -> str:
+        import comfy.model_management as management
 
+        return str(management.get_torch_device())
 
-def _device() -> str:
-    import comfy.model_management as management
-
-    return str(management.get_torch_device())
+    return importing.install(lambda: switched_on("framepack-import", environ), device)
 
 
 def prepare_raster(environ: Mapping[str, str] = os.environ) -> finder.Installed:
-    """`import custom_rasterizer` of any pack is served where it cannot be had. Again is nothing
-    new.
-
-    HY3D_RASTER=off, HY3D_ROCM_PATCH=off, -raster in that and the switch in the settings have
-    nothing served. No AMD card is asked for: what cannot be imported is missing on any machine.
-    """
+    """`import custom_rasterizer` of any pack is served where it cannot be had, unless HY3D_RASTER
+    is off. No AMD card is asked for: what cannot be imported is missing on any machine."""
     return finder.install(lambda: switched_on("raster", environ))

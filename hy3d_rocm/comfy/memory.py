@@ -48,7 +48,6 @@ class Usage:
     kind: Kind
 
     def line(self, stage: str) -> str:
-        """As one stage line."""
         return stage_line(stage, self.free, self.allocated, self.limit, self.kind)
 
 
@@ -57,7 +56,6 @@ _told: ContextVar[frozenset[str]] = ContextVar("hy3d_rocm_stages", default=froze
 
 
 def comfy_device() -> torch.device:
-    """The device that ComfyUI computes on."""
     return torch.device(management.get_torch_device())
 
 
@@ -113,12 +111,9 @@ def stage_lines(before: str, after: str) -> Iterator[None]:
 
 
 def cap_at_start(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Puts the cap of HY3D_ROCM_MAX_VRAM_GB or _SHARE into force; the cap in bytes, else None.
-
-    The allocator refuses what goes beyond it, so an out-of-memory error comes before the driver
-    spills or resets; and ComfyUI's reserve grows by what the cap takes away, so that it plans
-    with the rest. A second call changes nothing. What makes no sense is one line and no cap.
-    """
+    """Puts the cap of HY3D_ROCM_MAX_VRAM_GB or _SHARE into force, by torch's allocator and in
+    ComfyUI's reserve; the cap in bytes, else None. A second call changes nothing. What makes no
+    sense is one line and no cap."""
     global _cap
     names = [n for n in (measured.CAP_GB, measured.CAP_SHARE) if environ.get(n, "").strip()]
     if not names:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -213,6 +213,42 @@ Series = Sequence[tuple[float, int]]
 Spans = Sequence[tuple[float, float, str]]
 
 
+def of_decode(report: DecodeReport, run: Run, seconds: float, waits: bool = False) -> torch.Tensor:
+    """The picture of a decode or encode that has ended, (1, TIMELINE_HEIGHT, WIDTH, 3) float32 in
+    0..1.
+
+    waits: the device was waited for after each step.
+    """
+    meters, planned = run.meters, report.planning_seconds
+    own = report.strategy == "own"
+    way = "ComfyUI's own code" if own else str(report.plan.get("way", report.strategy))
+    copies = copies_of(report)
+    steps = list(run.steps.seen)
+    if planned > 0 and steps:  # the first steps begin when it was planned
+        steps = [(max(begin, planned), end, kind) for begin, end, kind in steps if end > planned]
+        steps.insert(0, (0.0, planned, "planning"))
+    ends = [meters[0].seconds if meters else seconds, *(end for _, end, _ in steps[-1:]), 1e-3]
+    return Timeline(
+        f"{report.vae}: {way}",
+        f"{_size(report.latent_shape)} -> {_size(report.out_shape)} on {report.device} in "
+        f"{report.dtype}, {seconds:.1f} s",
+        max(ends),  # the clock of the steps began before the meter's
+        meters[0].peak_bytes if meters else report.measured_peak_bytes,
+        report.budget_bytes,
+        report.predicted_peak_bytes,
+        meters[0].series if meters else (),
+        meters[1].series if len(meters) > 1 else (),
+        steps,
+        not (waits or report.device == "cpu" or report.strategy == "cpu"),
+        run.steps.again,
+        [*([copies] if copies else []), *(str(event["event"]) for event in report.events)],
+    ).draw()
+
+
+def _size(shape: Sequence[int]) -> str:
+    return "x".join(str(n) for n in shape)
+
+
 @dataclass
 class Timeline:
     """series: (seconds, bytes above the start) on the device; host: the same of the host where that
@@ -231,80 +267,23 @@ class Timeline:
     steps: Spans = ()
     is_queued: bool = False
     again: Sequence[float] = ()
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
-
-def of_decode(report: DecodeReport, run: Run, seconds: float, waits: bool = False) -> torch.Tensor:
-    """The picture of a decode or encode that has ended, (1, TIMELINE_HEIGHT, WIDTH, 3) float32 in
-    0..1.
-
-    waits: the device was waited for after each step.
-    """
-    meters = run.meters
-    own = report.strategy == "own"
-    way = "ComfyUI's own code" if own else str(report.plan.get("way", report.strategy))
-    copies = copies_of(report)
-    steps = _with_planning(run.steps.seen, report.planning_seconds)
-    ends = [meters[0].seconds if meters else seconds, *(end for _, end, _ in steps[-1:]), 1e-3]
-    return draw_timeline(
-        Timeline(
-            f"{report.vae}: {way}",
-            f"{_size(report.latent_shape)} -> {_size(report.out_shape)} on {report.device} in "
-            f"{report.dtype}, {seconds:.1f} s",
-            max(ends),  # the clock of the steps began before the meter's
-            meters[0].peak_bytes if meters else report.measured_peak_bytes,
-            report.budget_bytes,
-            report.predicted_peak_bytes,
-            meters[0].series if meters else (),
-            meters[1].series if len(meters) > 1 else (),
-            steps,
-            not (waits or report.device == "cpu" or report.strategy == "cpu"),
-            run.steps.again,
-            [*([copies] if copies else []), *(str(event["event"]) for event in report.events)],
-        )
-    )
-
-
-def _with_planning(steps: Spans, seconds: float) -> list[tuple[float, float, str]]:
-    """The first steps begin when it was planned."""
-    rest = [(max(begin, seconds), end, kind) for begin, end, kind in steps if end > seconds]
-    return [(0.0, seconds, "planning"), *rest] if seconds > 0 and steps else list(steps)
-
-
-def _size(shape: Sequence[int]) -> str:
-    return "x".join(str(n) for n in shape)
-
-
-def draw_timeline(timeline: Timeline) -> torch.Tensor:
-    """(1, TIMELINE_HEIGHT, WIDTH, 3) float32 in 0..1."""
-    image, pen, small = new_page(TIMELINE_HEIGHT, timeline.title, timeline.about)
-    frame = _Frame(pen, small, timeline.seconds, _top_of(timeline))
-    pen.rectangle((_LEFT, _TOP, _RIGHT, _BOTTOM), fill=CARD)
-    frame.axes()
-    frame.area(timeline.series, timeline.peak_bytes)
-    frame.line(timeline.host, DIM)
-    _limits(frame, timeline)
-    _steps(frame, timeline)
-    _words(frame, timeline)
-    return as_image(image)
-
-
-def _top_of(timeline: Timeline) -> int:
-    """Bytes at the upper edge."""
-    highest = [b for _, b in (*timeline.series, *timeline.host)]
-    needed = max(timeline.peak_bytes, timeline.planned_bytes, *highest, 1)
-    budget = timeline.budget_bytes if timeline.budget_bytes <= _FLAT * needed else 0
-    return max(int(max(needed, budget) * 1.15), 1)  # with room for a line of text
-
-
-@dataclass
-class _Frame:
-    """Seconds and bytes to pixels, and what is drawn by them."""
-
-    pen: Any
-    font: Any
-    seconds: float
-    top: int
+    def draw(self) -> torch.Tensor:
+        """(1, TIMELINE_HEIGHT, WIDTH, 3) float32 in 0..1."""
+        image, self.pen, self.font = new_page(TIMELINE_HEIGHT, self.title, self.about)
+        highest = [b for _, b in (*self.series, *self.host)]
+        needed = max(self.peak_bytes, self.planned_bytes, *highest, 1)
+        budget = self.budget_bytes if self.budget_bytes <= _FLAT * needed else 0
+        # Bytes at the upper edge, with room for a line of text.
+        self.top = max(int(max(needed, budget) * 1.15), 1)
+        self.pen.rectangle((_LEFT, _TOP, _RIGHT, _BOTTOM), fill=CARD)
+        self._axes()
+        self._curves()
+        self._limits()
+        self._lane()
+        self._words()
+        return as_image(image)
 
     def x(self, second: float) -> int:
         share = min(max(second / self.seconds, 0.0), 1.0)
@@ -319,7 +298,7 @@ class _Frame:
         scalable = isinstance(self.font, ImageFont.FreeTypeFont)
         self.pen.text(place, text, colour, self.font, anchor=anchor if scalable else None)
 
-    def axes(self) -> None:
+    def _axes(self) -> None:
         for count in nice_ticks(self.top, binary=True):
             y = self.y(count)
             self.pen.line((_LEFT, y, _RIGHT, y), fill=(52, 56, 66))
@@ -330,20 +309,19 @@ class _Frame:
             self.pen.line((x, _BOTTOM, x, _BOTTOM + 5), fill=DIM)
             self.text((x, _BOTTOM + 8), f"{second:g} s", DIM, "ma")
 
-    def area(self, series: Series, peak: int) -> None:
-        """The curve, filled. A decode shorter than a sample has its peak alone."""
-        points = list(series) or [(0.0, peak), (self.seconds, peak)]
+    def _curves(self) -> None:
+        """The device's, filled, and the host's. A decode shorter than a sample has its peak
+        alone."""
+        points = list(self.series) or [(0.0, self.peak_bytes), (self.seconds, self.peak_bytes)]
         pixels = [(self.x(second), self.y(count)) for second, count in points]
         pixels = [(pixels[0][0], _BOTTOM), *pixels, (pixels[-1][0], _BOTTOM)]
         self.pen.polygon(pixels, fill=_FILL)
         self.pen.line(pixels[1:-1], fill=ACCENT, width=2)
-
-    def line(self, series: Series, colour: tuple[int, int, int]) -> None:
-        pixels = [(self.x(second), self.y(count)) for second, count in series]
+        pixels = [(self.x(second), self.y(count)) for second, count in self.host]
         if len(pixels) > 1:
-            self.pen.line(pixels, fill=colour, width=1)
+            self.pen.line(pixels, fill=DIM, width=1)
 
-    def level(self, count: int, text: str, colour: tuple[int, int, int], above: bool) -> None:
+    def _level(self, count: int, text: str, colour: tuple[int, int, int], above: bool) -> None:
         """A dashed line across at `count` bytes, and what it is: above it on the right, or below
         it on the left, so that no two of them meet."""
         y, dash = self.y(count), 8 if above else 3
@@ -354,30 +332,57 @@ class _Frame:
         else:
             self.text((_LEFT + 6, y + TEXT + 1), text, colour, "ls")
 
+    def _limits(self) -> None:
+        budget, planned = self.budget_bytes, self.planned_bytes
+        if planned:
+            self._level(planned, f"planned peak {size_text(planned)}", DIM, above=False)
+        if budget and budget <= self.top:
+            self._level(budget, f"budget {size_text(budget)}", WARM, above=True)
+        elif budget:
+            text = f"budget {size_text(budget)}, above this picture"
+            self.text((_RIGHT - 6, _TOP + TEXT), text, WARM, "rs")
 
-def _limits(frame: _Frame, timeline: Timeline) -> None:
-    budget, planned = timeline.budget_bytes, timeline.planned_bytes
-    if planned:
-        frame.level(planned, f"planned peak {size_text(planned)}", DIM, above=False)
-    if budget and budget <= frame.top:
-        frame.level(budget, f"budget {size_text(budget)}", WARM, above=True)
-    elif budget:
-        text = f"budget {size_text(budget)}, above this picture"
-        frame.text((_RIGHT - 6, _TOP + TEXT), text, WARM, "rs")
+    def _lane(self) -> None:
+        """The kind that took most of each stretch of time; red lines where it began anew; and the
+        kinds with what each took, most first, without, where that is not known."""
+        spans = [(b, e, _PHASES.get(k, k)) for b, e, k in self.steps]
+        self.pen.rectangle((_LEFT, _LANE[0], _RIGHT, _LANE[1]), fill=CARD)
+        for x, kind in _columns(spans, self.seconds):
+            self.pen.line((x, _LANE[0] + 2, x, _LANE[1] - 2), fill=_COLOURS.get(kind, DIM))
+        for second in self.again:
+            x = self.x(second)
+            self.pen.line((x, _TOP, x, _LANE[1]), fill=_RED, width=2)
+        lane = "queued" if self.is_queued else "steps"
+        self.text((_LEFT - 10, sum(_LANE) // 2), lane, DIM, "rm")
+        took: dict[str, float] = {}
+        for begin, end, kind in spans:
+            took[kind] = took.get(kind, 0.0) + end - begin
+        x, y = MARGIN, _LANE[1] + 14
+        for kind in sorted(took, key=lambda k: -took[k]):
+            least = "<0.01 s" if took[kind] < 0.01 else seconds_text(took[kind])
+            text = kind if self.is_queued else f"{kind} {least}"
+            wide = 20 + int(self.font.getlength(text))
+            if x + wide > _RIGHT:
+                x, y = MARGIN, y + TEXT + 8
+            self.pen.rectangle((x, y, x + 12, y + 12), fill=_COLOURS.get(kind, DIM))
+            self.text((x + 20, y + 5), text, DIM, "lm")
+            x += wide + 24
 
-
-def _steps(frame: _Frame, timeline: Timeline) -> None:
-    """The kind that took most of each stretch of time; red lines where it began anew."""
-    pen, spans = frame.pen, [(b, e, _PHASES.get(k, k)) for b, e, k in timeline.steps]
-    pen.rectangle((_LEFT, _LANE[0], _RIGHT, _LANE[1]), fill=CARD)
-    for x, kind in _columns(spans, timeline.seconds):
-        pen.line((x, _LANE[0] + 2, x, _LANE[1] - 2), fill=_COLOURS.get(kind, DIM))
-    for second in timeline.again:
-        x = frame.x(second)
-        pen.line((x, _TOP, x, _LANE[1]), fill=_RED, width=2)
-    lane = "queued" if timeline.is_queued else "steps"
-    frame.text((_LEFT - 10, sum(_LANE) // 2), lane, DIM, "rm")
-    _legend(frame, spans, timeline.is_queued)
+    def _words(self) -> None:
+        text = f"peak {size_text(self.peak_bytes)} above the start"
+        if self.host:
+            highest = max(count for _, count in self.host)
+            text += f"; host (thin line) {size_text(max(highest, 0))}"
+        lines = [""]
+        for part in (text, *self.notes, *(["red: began anew"] if self.again else [])):  # two lines
+            longer = f"{lines[-1]}; {part}" if lines[-1] else part
+            if len(lines) == 1 and self.font.getlength(longer) > WIDTH - 2 * MARGIN:
+                lines.append(part)
+            else:
+                lines[-1] = longer
+        for number, line in enumerate(lines):
+            place = (MARGIN, TIMELINE_HEIGHT - 68 + 30 * number)
+            self.pen.text(place, cut(line, self.font), BRIGHT, self.font)
 
 
 def _columns(spans: Spans, seconds: float) -> list[tuple[int, str]]:
@@ -391,38 +396,3 @@ def _columns(spans: Spans, seconds: float) -> list[tuple[int, str]]:
             kinds = found.setdefault(_LEFT + x, {})
             kinds[kind] = kinds.get(kind, 0.0) + share
     return [(x, max(kinds, key=lambda k: kinds[k])) for x, kinds in found.items()]
-
-
-def _legend(frame: _Frame, spans: Spans, is_queued: bool) -> None:
-    """The kinds with what each took, most first; without, where that is not known."""
-    took: dict[str, float] = {}
-    for begin, end, kind in spans:
-        took[kind] = took.get(kind, 0.0) + end - begin
-    x, y = MARGIN, _LANE[1] + 14
-    for kind in sorted(took, key=lambda k: -took[k]):
-        least = "<0.01 s" if took[kind] < 0.01 else seconds_text(took[kind])
-        text = kind if is_queued else f"{kind} {least}"
-        wide = 20 + int(frame.font.getlength(text))
-        if x + wide > _RIGHT:
-            x, y = MARGIN, y + TEXT + 8
-        frame.pen.rectangle((x, y, x + 12, y + 12), fill=_COLOURS.get(kind, DIM))
-        frame.text((x + 20, y + 5), text, DIM, "lm")
-        x += wide + 24
-
-
-def _words(frame: _Frame, timeline: Timeline) -> None:
-    text = f"peak {size_text(timeline.peak_bytes)} above the start"
-    if timeline.host:
-        highest = max(count for _, count in timeline.host)
-        text += f"; host (thin line) {size_text(max(highest, 0))}"
-    parts = [text, *timeline.notes, *(["red: began anew"] if timeline.again else [])]
-    lines = [""]
-    for part in parts:  # two lines
-        longer = f"{lines[-1]}; {part}" if lines[-1] else part
-        if len(lines) == 1 and frame.font.getlength(longer) > WIDTH - 2 * MARGIN:
-            lines.append(part)
-        else:
-            lines[-1] = longer
-    for number, line in enumerate(lines):
-        place = (MARGIN, TIMELINE_HEIGHT - 68 + 30 * number)
-        frame.pen.text(place, cut(line, frame.font), BRIGHT, frame.font)

@@ -22,8 +22,7 @@ from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings
 from hy3d_rocm.comfy.patches.install import installed
-from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, examine, host_facts
-from hy3d_rocm.diagnose.doctor.report import Examination
+from hy3d_rocm.diagnose.doctor.examination import DEFAULT_SECONDS, Examination, examine, host_facts
 from hy3d_rocm.diagnose.env.shown import anonymous
 
 logger = logging.getLogger("hy3d_rocm")
@@ -44,15 +43,15 @@ class RefusedError(Exception):
 
 
 class _Job:
-    """One examination, for all who ask for one of its kind before it is done."""
+    """One examination, for all who ask for one of its kind before it is done. Once none of them
+    waits any more nobody joins it: see _examined."""
 
     def __init__(self, self_test: bool, seconds: float) -> None:
-        self.self_test, self.seconds = self_test, seconds
-        self.waiting = 0  # changed under _lock
+        self.self_test, self.seconds, self.waiting = self_test, seconds, 1
         self.result: Future[Examination] = Future()
-        self.result.set_running_or_notify_cancel()  # so that nobody who waits can cancel it
+        threading.Thread(target=self._run, name="hy3d doctor", daemon=True).start()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Examines once no other job does; the result is there, or why there is none."""
         try:
             with _one_at_a_time:
@@ -61,31 +60,21 @@ class _Job:
                     raise RefusedError(409, _BUSY)
                 found = examine(self_test=self.self_test, seconds=self.seconds, cancel=self._check)
         except BaseException as error:  # noqa: BLE001  (goes to who waits)
-            self._leave_table()
             self.result.set_exception(error)
         else:
-            self._leave_table()
             self.result.set_result(found)
 
     def _check(self) -> None:
-        """Ends an examination that nobody waits for; who comes later begins another."""
-        with _lock:
-            if not self.waiting:
-                _jobs.pop(self.self_test, None)
-                raise RefusedError(503, "nobody waits for this examination any more")
-
-    def _leave_table(self) -> None:
-        with _lock:
-            if _jobs.get(self.self_test) is self:
-                del _jobs[self.self_test]
+        """Ends an examination that nobody waits for."""
+        if not self.waiting:
+            raise RefusedError(503, "nobody waits for this examination any more")
 
 
 _BUSY = (
     "a prompt is running or waiting, and the self-test would take its memory: ask again when the "
     "queue is empty, or send GET for an examination without it"
 )
-_lock = threading.Lock()
-_jobs: dict[bool, _Job] = {}  # by whether it has a self-test
+_jobs: dict[bool, _Job] = {}  # by whether it has a self-test; the server's loop's alone
 _one_at_a_time = threading.Lock()
 
 
@@ -150,7 +139,11 @@ async def _examined(request: Any, self_test: bool, seconds: float) -> Examinatio
 
     aiohttp does not cancel the handler of a client that hung up, so its connection is looked at.
     """
-    job = _joined(self_test, seconds)
+    job = _jobs.get(self_test)
+    if job is None:
+        job = _jobs[self_test] = _Job(self_test, seconds)
+    else:
+        job.waiting += 1
     try:
         found = asyncio.wrap_future(job.result)
         while not (await asyncio.wait([found], timeout=_LOOK_S))[0]:
@@ -160,18 +153,9 @@ async def _examined(request: Any, self_test: bool, seconds: float) -> Examinatio
                 raise RefusedError(503, "the client hung up")
         return found.result()
     finally:
-        with _lock:
-            job.waiting -= 1
-
-
-def _joined(self_test: bool, seconds: float) -> _Job:
-    with _lock:
-        job = _jobs.get(self_test)
-        if job is None:
-            job = _jobs[self_test] = _Job(self_test, seconds)
-            threading.Thread(target=job.run, name="hy3d doctor", daemon=True).start()
-        job.waiting += 1
-    return job
+        job.waiting -= 1
+        if not job.waiting:
+            del _jobs[self_test]
 
 
 def _body(examination: Examination, kind: str) -> str:

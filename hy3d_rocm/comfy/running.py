@@ -1,9 +1,8 @@
 """What decode and encode run in: protection, a cancel that is seen, a progress bar, a record.
 
-ComfyUI's interrupt is a flag that is reset by whoever raises for it
-(throw_exception_if_processing_interrupted). What computes in parts only needs to know: a Watcher
-reads the flag, and once the work has ended by that, ComfyUI's own exception is raised, which resets
-the flag and ends the prompt as any other node would.
+ComfyUI's interrupt is a flag that is reset by whoever raises for it. What computes in parts only
+needs to know: a Watcher reads the flag, and once the work has ended by that, ComfyUI's own
+exception is raised, which resets the flag and ends the prompt as any other node would.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -21,7 +20,6 @@ import comfy.utils
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.comfy import during
 from hy3d_rocm.comfy.memory import own_care
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.router import Guard
@@ -40,16 +38,12 @@ SAMPLE_S = 0.02
 
 
 class Watcher:
-    """A scope around work that can be cancelled; an instance is for one scope at a time.
+    """A scope around work that can be cancelled, and `cancel` of a decode; an instance is for one
+    scope at a time.
 
-        with Watcher() as watcher:
-            decode(..., cancel=watcher)
-
-    `requested` is ComfyUI's flag as it is now. `flag` is the C core's: a thread
-    sets it INTERVAL_S after ComfyUI's at the latest, so that a long convolution on the CPU ends,
-    too. What leaves the scope while the flag is up, if it is an Exception, becomes ComfyUI's own
-    InterruptProcessingException; a result that was ready by then is kept, and the executor sees the
-    flag before the next node.
+    `flag` is the C core's: a thread sets it INTERVAL_S after ComfyUI's at the latest, so that a
+    long convolution on the CPU ends, too. An Exception that leaves the scope while the flag is up
+    becomes ComfyUI's own InterruptProcessingException; a result that was ready by then is kept.
     """
 
     def __init__(self) -> None:
@@ -74,7 +68,7 @@ class Watcher:
     @property
     def requested(self) -> bool:
         """Whether the user has cancelled; nothing is reset."""
-        return bool(self.flag.requested) or _is_interrupted()
+        return bool(self.flag.requested or management.processing_interrupted())
 
     def throw(self, *_: Any) -> None:
         """Raises ComfyUI's exception, and resets its flag, if the user has cancelled; usable as a
@@ -85,7 +79,7 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stop.wait(INTERVAL_S):
-            if _is_interrupted():
+            if management.processing_interrupted():
                 self.flag.request()
                 return
 
@@ -110,10 +104,6 @@ class TimeBar:
     def end(self) -> None:
         """All is done, if sooner than it might have taken."""
         self.bar.update_absolute(self.seconds, self.seconds)
-
-
-def _is_interrupted() -> bool:
-    return bool(management.processing_interrupted())
 
 
 @dataclass(frozen=True)
@@ -187,16 +177,6 @@ class Run:
 POLICY: ContextVar[str] = ContextVar("hy3d_rocm_policy", default="auto")
 CHECKED: ContextVar[bool] = ContextVar("hy3d_rocm_checked", default=False)
 ON_CPU = "pin:cpu"
-
-
-def checked() -> AbstractContextManager[None]:
-    """Every running() inside looks through each convolution's values."""
-    return during(CHECKED, True)
-
-
-def on_cpu() -> AbstractContextManager[None]:
-    """Every running() inside has each convolution computed on the CPU."""
-    return during(POLICY, ON_CPU)
 
 
 def caught() -> str:

@@ -1,9 +1,7 @@
 """What the user has set: the environment first, then ComfyUI's settings, then the defaults.
 
 The front end keeps the settings of web/settings.js in `<user directory>/default/
-comfy.settings.json`. A prompt does not say whose it is, so under `--multi-user`, where each user
-has a file and "default" is none of them, no file is read: the environment and the nodes' own
-inputs count there.
+comfy.settings.json`. Under `--multi-user` a prompt does not say whose it is, so no file is read.
 """
 
 from __future__ import annotations

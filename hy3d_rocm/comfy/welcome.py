@@ -1,9 +1,5 @@
-"""A few lines in the log once ComfyUI has started, by which an installation can be verified:
-the C core, what is corrected in place, the cap on memory, MIOpen's state, FramePack's preserved
-memory.
-
-Each line is made by itself; one that cannot be made says so and costs nothing else.
-"""
+"""A few lines in the log once ComfyUI has started, by which an installation can be verified. One
+that cannot be made says so and costs nothing else."""
 
 from __future__ import annotations
 

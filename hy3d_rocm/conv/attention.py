@@ -3,9 +3,10 @@
 Fused attention there is AOTriton's, whose binaries for heads of more than 256 elements are missing
 or wrong on RDNA3 in several builds that PyTorch calls all the same: what comes back is memory that
 nobody wrote (https://github.com/vllm-project/vllm-omni/issues/7484, Wan's VAE on gfx1100), or 512
-everywhere (https://github.com/pytorch/pytorch/issues/189849, gfx1151). The one attention of a VAE
-has such heads: 384 (Wan, Qwen-Image), 512 (HunyuanVideo, Stable Diffusion), 1024. So they are not
-left to it: here they are two products and a softmax, some queries at a time.
+everywhere (https://github.com/pytorch/pytorch/issues/189849, gfx1151). RDNA4 is no exception
+(https://github.com/ROCm/legacy-rocm-build/issues/6601, Qwen-Image's VAE). The one attention of a
+VAE has such heads: 384 (Wan, Qwen-Image), 512 (HunyuanVideo, Stable Diffusion), 1024. So they are
+not left to it: here they are two products and a softmax, some queries at a time.
 """
 
 from __future__ import annotations

@@ -105,24 +105,6 @@ class Work(NamedTuple):
         return (_DTYPES.get(self.dtype, 0), *self[1:])
 
 
-class Rates:
-    """What measurements on one device say about the times of other shapes and tiers."""
-
-    def __init__(self) -> None:
-        self._rates = _native.Rates()
-
-    def learn(self, tier: str, work: Work, seconds: float) -> None:
-        """Adds one measurement, the same one once; a time that is none teaches nothing."""
-        if tier in TIERS:
-            self._rates.learn(TIERS.index(tier), work.numbers(), seconds)
-
-    def seconds(self, tier: str, work: Work) -> float | None:
-        """The estimate for a warm call; None for a tier that is not known here."""
-        if tier not in TIERS:
-            return None
-        return self._rates.seconds(TIERS.index(tier), work.numbers())
-
-
 @dataclass(frozen=True)
 class Candidate:
     """One tier as far as it is known for one call.

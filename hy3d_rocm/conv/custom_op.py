@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hy3d_rocm import _fallback, _native
 from hy3d_rocm.conv import functional
-from hy3d_rocm.conv.call import dtype_name
 
 __all__ = ["NAME", "conv3d_op"]
 
@@ -135,63 +135,48 @@ def _shape(
     geometry = functional.geometry_of(3, kernel, stride, padding, dilation)
     functional.modes_of(padding_mode, 3)
     space = _space(tuple(source.shape[2:]), kernel, geometry)
-    _check_limits(threads, workspace_limit)
-    _check_channels(source, weight, bias, groups)
-    made = functional.empty((source.shape[0], weight.shape[0], *space), source, x.device)
-    return made if batched else made.squeeze(0)
+    made, taken, channels = weight.shape[0], weight.shape[1], source.shape[1]
+    if (
+        not space
+        or any(tensor.dtype != x.dtype for tensor in named.values())
+        or (threads is not None and not 1 <= threads < 2**32)
+        or (workspace_limit is not None and workspace_limit < 0)
+        or min(groups, channels, made) < 1
+        or channels % groups
+        or made % groups
+        or taken != channels // groups
+        or (bias is not None and bias.shape[0] != made)
+    ):
+        with _disable_current_modes():
+            return _compute(
+                _hollow(x), _hollow(weight), None if bias is None else _hollow(bias), stride,
+                padding, dilation, groups, padding_mode=padding_mode, accuracy=accuracy,
+                threads=threads, workspace_limit=workspace_limit,
+            )  # fmt: skip
+    size = (source.shape[0], made, *space)
+    result = functional.empty(size, source, x.device)
+    return result if batched else result.squeeze(0)
+
+
+def _hollow(tensor: Any) -> Any:
+    """One of that type and size which takes no memory, for the core to refuse in its words. Symbols
+    become numbers here, where there is a refusal, and nowhere else."""
+    one = torch.empty((), dtype=tensor.dtype, device="cpu")
+    return one.expand([int(size) for size in tensor.shape])
 
 
 def _space(
     size: tuple[Any, ...], kernel: tuple[Any, ...], geometry: functional.Geometry
 ) -> tuple[Any, ...]:
-    """(T, H, W) of the result. Sizes may be symbols, of which the C core would make numbers: it
-    is asked where there are none, and where it will refuse."""
-    if all(type(number) is int for number in (*size, *kernel)):
-        return _native.conv3d_out_size(size, kernel, *geometry)
+    """(T, H, W) of the result, () where there is none. Sizes may be symbols, of which the C core
+    would make numbers."""
     found = []
     for n, k, step, spread, before, after in zip(size, kernel, *geometry, strict=True):
         rest = n + before + after - spread * (k - 1) - 1
         if min(step, spread) < 1 or n < 1 or k < 1 or min(before, after) <= -n or rest < 0:
-            return _native.conv3d_out_size(
-                tuple(int(s) for s in size), tuple(int(s) for s in kernel), *geometry
-            )
+            return ()
         found.append(rest // step + 1)
     return tuple(found)
-
-
-def _check_limits(threads: int | None, workspace_limit: int | None) -> None:
-    """What the C core says of these."""
-    functional.default_threads(threads)
-    if workspace_limit is not None and workspace_limit < 0:
-        raise ValueError(f"workspace_limit is {workspace_limit}: it must be from 0 to 2**64 - 1.")
-    if threads is not None and threads >= 2**32:
-        raise ValueError(f"threads is {threads}: there are not so many.")
-
-
-def _check_channels(x: Any, weight: Any, bias: Any, groups: int) -> None:
-    """What the C core says of types and channels."""
-    word = dtype_name(x.dtype)
-    for name, tensor in _named(x, weight, bias).items():
-        if tensor.dtype != x.dtype:
-            raise ValueError(
-                f"{name} is {dtype_name(tensor.dtype)} but x is {word}: convert one of them."
-            )
-    taken, channels, made = weight.shape[1], x.shape[1], weight.shape[0]
-    # Symbols become numbers where there is a refusal to word, and nowhere else.
-    if groups < 1 or channels < 1 or made < 1 or channels % groups or made % groups:
-        raise ValueError(
-            f"{int(channels)} input and {int(made)} output channels cannot be cut into {groups} "
-            "groups: both must be at least 1 and divisible by groups."
-        )
-    if taken != channels // groups:
-        raise ValueError(
-            f"weight takes {int(taken)} channels a group but x has {int(channels)} in {groups} "
-            f"groups, so {int(channels) // groups} each."
-        )
-    if bias is not None and bias.shape[0] != made:
-        raise ValueError(
-            f"bias has {int(bias.shape[0])} values but weight makes {int(made)} channels."
-        )
 
 
 def _refuse_gradients(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:

@@ -54,12 +54,13 @@ class BadResultError(RuntimeError):
 
 @dataclass(frozen=True)
 class Rule:
-    """One known text, as errors.toml has it."""
+    """What an error means and why, in a few words: a known text, as errors.toml has it, or, without
+    patterns, what the error's type says."""
 
-    patterns: tuple[str, ...]
     kind: Kind
     reason: str
-    source: str
+    patterns: tuple[str, ...] = ()
+    source: str = ""
     note: str = ""
 
     @functools.cached_property
@@ -68,30 +69,16 @@ class Rule:
         return tables.any_of(self.patterns, flags=0)
 
 
-@dataclass(frozen=True)
-class Classified:
-    """The kind of an error, why in a few words, and the rule that decided if its text did."""
-
-    kind: Kind
-    reason: str
-    rule: Rule | None = None
-
-
 # In the order in which they are asked.
 _, RULES = tables.read(Path(__file__).with_suffix(".toml"), Rule, makers={"kind": Kind})
 
-_TORCH_MEMORY = Classified(Kind.OUT_OF_MEMORY, "the device is out of memory")
-_TORCH_LOST = Classified(
-    Kind.DEVICE_LOST, "the accelerator reported an error that is not about memory"
-)
+_TORCH_MEMORY = Rule(Kind.OUT_OF_MEMORY, "the device is out of memory")
+_TORCH_LOST = Rule(Kind.DEVICE_LOST, "the accelerator reported an error that is not about memory")
 
 
-def classify_text(text: str) -> Classified | None:
+def classify_text(text: str) -> Rule | None:
     """The first rule that knows this text (an exception's, or a line of a log), or None."""
-    for rule in RULES:
-        if rule.text.search(text):
-            return Classified(rule.kind, rule.reason, rule)
-    return None
+    return next((rule for rule in RULES if rule.text.search(text)), None)
 
 
 def _is_torch(error: BaseException, name: str) -> bool:
@@ -99,20 +86,20 @@ def _is_torch(error: BaseException, name: str) -> bool:
     return isinstance(known, type) and isinstance(error, known)
 
 
-def classify(error: BaseException) -> Classified | None:
+def classify(error: BaseException) -> Rule | None:
     """What `error` means, or None where it has to pass through unchanged.
 
     Only RuntimeError (torch's own errors are that) and MemoryError are looked at: a cancel, a
     KeyboardInterrupt, a TypeError or a ValueError never is a back-end's failure.
     """
     if isinstance(error, MemoryError):
-        return Classified(Kind.OUT_OF_MEMORY, "the host is out of memory")
+        return Rule(Kind.OUT_OF_MEMORY, "the host is out of memory")
     if not isinstance(error, RuntimeError):
         return None
     if isinstance(error, DeviceMismatchError | DeviceLostError):
         return None  # already said, by an inner scope
     if isinstance(error, BadResultError):
-        return Classified(Kind.WRONG_RESULT, str(error))
+        return Rule(Kind.WRONG_RESULT, str(error))
     found = classify_text(str(error))
     if found is not None and found.kind is Kind.OUT_OF_MEMORY:
         return found
@@ -130,7 +117,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return found is not None and found.kind is Kind.OUT_OF_MEMORY
 
 
-def classify_own(error: Exception) -> Classified | None:
+def classify_own(error: Exception) -> Rule | None:
     """What an exception of a tier of ours means: it is that tier's failure, so another one has to
     do the call. None for a cancel."""
     if is_cancel(error):
@@ -138,7 +125,7 @@ def classify_own(error: Exception) -> Classified | None:
     found = classify(error)
     if found is not None or isinstance(error, DeviceMismatchError | DeviceLostError):
         return found
-    return Classified(Kind.BACKEND, described(error))
+    return Rule(Kind.BACKEND, described(error))
 
 
 def mismatch_error(what: str, places: str, original: BaseException) -> DeviceMismatchError:
@@ -200,7 +187,7 @@ def is_compile_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_COMPILE_TEXT.search(str(error)))
 
 
-def is_lasting(found: Classified, error: BaseException) -> bool:
+def is_lasting(found: Rule, error: BaseException) -> bool:
     """Whether the next process would meet the same: the verdict store may keep it for the shape."""
     if found.kind in (Kind.WRONG_RESULT, Kind.NO_ALGORITHM, Kind.DEVICE_LOST):
         return True

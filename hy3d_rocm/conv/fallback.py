@@ -16,7 +16,7 @@ import torch
 from hy3d_rocm import memory
 from hy3d_rocm.conv import errors, faults, learning, policy, releasing
 from hy3d_rocm.conv.call import ConvCall, ConvSpec
-from hy3d_rocm.conv.errors import Classified, Kind, is_cancel
+from hy3d_rocm.conv.errors import Kind, Rule, is_cancel
 from hy3d_rocm.conv.learning import ProbeBudget, Watching
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.recording import recorder
@@ -47,7 +47,7 @@ class Failure:
     """A tier's exception, without the frames that would keep its tensors alive."""
 
     name: str
-    found: Classified
+    found: Rule
     error: Exception
 
 
@@ -175,14 +175,14 @@ class Attempts:
         """What a user reads for it."""
         return name
 
-    def classify(self, name: str, error: Exception) -> Classified | None:
+    def classify(self, name: str, error: Exception) -> Rule | None:
         return None if is_cancel(error) else errors.classify(error)
 
-    def is_for_the_caller(self, name: str, found: Classified) -> bool:
+    def is_for_the_caller(self, name: str, found: Rule) -> bool:
         """Whether an error that could be retried is raised as it is."""
         return found.kind is Kind.OUT_OF_MEMORY and self.settings.raise_oom
 
-    def ban(self, name: str, found: Classified, error: Exception) -> None:
+    def ban(self, name: str, found: Rule, error: Exception) -> None:
         """Of a failure that no tier can mend: what the next process shall know."""
 
     def history(self) -> str:
@@ -292,24 +292,24 @@ class FallbackChain(Attempts):
         self.relieved = True
         return releasing.release(self.call.spec.device) >= self.call.spec.out_bytes > 0
 
-    def _keep(self, name: str, found: Classified, error: Exception) -> None:
+    def _keep(self, name: str, found: Rule, error: Exception) -> None:
         """What holds beyond this process goes into the verdict store; injected faults do not."""
         if not faults.active() and not policy.is_trusted(name, self.plan.setting):
             known = policy.known_as(name, self.plan.setting)
             learning.failed(self.call.spec, known, found, error)
 
-    def classify(self, name: str, error: Exception) -> Classified | None:
+    def classify(self, name: str, error: Exception) -> Rule | None:
         # Every exception of ours is a back-end's failure: PyTorch itself would take the call.
         is_own = name != "current" and not self.plan.is_fixed
         return errors.classify_own(error) if is_own else errors.classify(error)
 
-    def ban(self, name: str, found: Classified, error: Exception) -> None:
+    def ban(self, name: str, found: Rule, error: Exception) -> None:
         """The next process shall not run into the same wall. The device is not asked anything."""
         if found.kind is Kind.DEVICE_LOST:
             VERDICTS.record(name, self.config, Verdict(found.kind, found.reason))
             self._keep(name, found, error)
 
-    def is_for_the_caller(self, name: str, found: Classified) -> bool:
+    def is_for_the_caller(self, name: str, found: Rule) -> bool:
         if found.kind is Kind.UNSUPPORTED:
             # "Not implemented for this dtype" of PyTorch itself is the caller's to know.
             is_first = name == self.plan.tiers[0].name
@@ -521,7 +521,7 @@ def can_retry(call: ConvCall) -> bool:
     return not recorder() and not is_capturing(call.spec.device)
 
 
-def translate(error: Exception, found: Classified, what: Named, places: str) -> Exception | None:
+def translate(error: Exception, found: Rule, what: Named, places: str) -> Exception | None:
     """The sentence for a device error, chained to the original; None where there is none."""
     sentence: Exception | None = None
     if found.kind is Kind.DEVICE_MISMATCH:

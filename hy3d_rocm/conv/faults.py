@@ -11,9 +11,7 @@ convolutions outside every protect(), to show what happens without it.
 
 For a running ComfyUI the environment variable HY3D_FAULTS does the same for every protect() of the
 process: entries separated by ";", each `tier:op:shape:text` with optional `,every=2`, `,first=3`,
-`,count=1`. tier: current, vendor, triton, gemm, conv2d, native, cpu or *; op: conv2d, conv3d,
-conv2d_backward, conv3d_backward (raised faults only) or *; shape: the input's, with * and ? as in
-file names (`1x128x*`); text: a key of TEXTS, or wrong, nan, slow. For example
+`,count=1`; text: a key of TEXTS, or wrong, nan, slow; the rest as in Fault. For example
 
     HY3D_FAULTS="current:conv3d:*:no_algorithm;native:conv3d:1x512x*:hip_oom,count=2"
 """
@@ -80,7 +78,8 @@ _WORDS = (*TEXTS, *_EFFECTS[1:])  # the last part of an entry of HY3D_FAULTS
 
 @dataclass
 class Fault:
-    """Fails tier `tier` for matching calls with `exception(text)`, or does what `effect` says.
+    """Fails tier `tier` ("*": any) for matching calls with `exception(text)`, or does what `effect`
+    says. op: conv2d, conv3d, conv2d_backward, conv3d_backward (raised faults only) or "*".
 
     effect: "raise"; "wrong" (every number of the result is off), "nan" (the result is NaN), "slow"
     (the call takes 50 ms longer).

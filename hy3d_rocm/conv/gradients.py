@@ -2,10 +2,8 @@
 than one strategy too.
 
 Forward goes down the tiers, below autograd. Backward is PyTorch's own (aten.convolution_backward,
-what plain autograd calls), except where that would be a call of MIOpen that nobody has proven.
-Where it fails as a back-end does, or may not be called, the gradient of the input is a convolution
-of its own, routed by the scope that the forward belongs to, the weight's is a matrix product for
-each tap, and the host computes both where the device can't. All of that is differentiable again.
+what plain autograd calls), except where that would be a call of MIOpen that nobody has proven; the
+others are in docs/router.md. All of them are differentiable again.
 """
 
 from __future__ import annotations

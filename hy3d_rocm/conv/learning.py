@@ -19,7 +19,7 @@ import torch
 from hy3d_rocm.conv import policy
 from hy3d_rocm.conv.call import ConvSpec
 from hy3d_rocm.conv.choice import HEALTHY
-from hy3d_rocm.conv.errors import Classified, Kind, is_lasting
+from hy3d_rocm.conv.errors import Kind, Rule, is_lasting
 from hy3d_rocm.conv.policy import Plan
 from hy3d_rocm.conv.stats import Audience, Named
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -32,7 +32,7 @@ SLOW_SECONDS = 2.0
 _TILE = re.compile(r"\btile \S+")  # triton/launch.py writes it
 
 
-def failed(spec: ConvSpec, tier: str, found: Classified, error: BaseException) -> None:
+def failed(spec: ConvSpec, tier: str, found: Rule, error: BaseException) -> None:
     """Keeps the failure, if the next process would meet it too."""
     if is_lasting(found, error):
         verdict = "wrong" if found.kind is Kind.WRONG_RESULT else "error"

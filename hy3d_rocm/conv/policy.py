@@ -11,16 +11,17 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hy3d_rocm import _native
 from hy3d_rocm.conv import tiers
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, dtype_name
-from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Rates, Setting, Work, choose
+from hy3d_rocm.conv.choice import TIERS, Candidate, Policy, Setting, Work, choose
 from hy3d_rocm.conv.errors import Kind
 from hy3d_rocm.conv.tiers import Limits, Tier, base
 from hy3d_rocm.conv.verdicts import VERDICTS
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("hy3d_rocm")
 
-# A workspace that always fits: reading the free memory takes longer than it is worth.
-_SMALL_BYTES = 1 << 20
 # A tier that fits this many times over is not asked again at each call.
 _ROOMY = 4
 # Where something lacked memory the plan is made anew after this time.
@@ -74,7 +73,7 @@ class Memory:
 
 _NO_MEMORY = Memory()
 _memories: dict[torch.device, Memory] = {}
-_rates: dict[torch.device, Rates] = {}
+_rates: dict[torch.device, _native.Rates] = {}
 
 
 def memory_for(device: torch.device) -> Memory:
@@ -174,22 +173,23 @@ class Planner:
             current = tuple(tier for tier in self.tiers if tier.name == "current")
             return Plan(current, setting, "current", is_brief=True)
         work = work_of(spec)
-        rates = _rates.setdefault(spec.device, Rates())
+        numbers = work.numbers()
+        rates = _rates.setdefault(spec.device, _native.Rates())
         records = memory_for(spec.device).records(spec)
         for name, record in records.items():
-            if record.seconds is not None and record.verdict == "ok":
-                rates.learn(name, work, record.seconds)
-        room = _Room(spec, self._limits)
+            if name in TIERS and record.seconds is not None and record.verdict == "ok":
+                rates.learn(TIERS.index(name), numbers, record.seconds)
+        has_room = _room(spec, self._limits)
         known: dict[str, Candidate] = {}
         for tier in self.tiers:
             refused = base.refusal_of(tier, call, self._limits)
             own = records.get(known_as(tier.name, setting))
             # The host's memory is another one; what it lacks is asked for at each call.
             lacks = isinstance(refused, base.Shortage)
-            fits = not lacks if tier.name == "cpu" else room.has_room(tier, own)
+            fits = not lacks if tier.name == "cpu" else has_room(tier, own)
             failed = VERDICTS.failing(tier.name, config)
             known[tier.name] = Candidate(
-                tier.name, refused, own, rates.seconds(tier.name, work), fits,
+                tier.name, refused, own, rates.seconds(TIERS.index(tier.name), numbers), fits,
                 None if failed is None else failed.reason,
                 failed is not None and failed.kind in _MAY_RECOVER,
                 base.workspace_of(tier, spec),
@@ -206,38 +206,36 @@ class Planner:
             unmeasured=tuple((name, known[name].estimate_seconds) for name in choice.unmeasured),
             spare=tuple(by_name[name] for name in choice.spare),
             first_seconds=known[choice.order[0]].seconds if order else None,
-            is_roomy=bool(order) and room.has_room(order[0], None, _ROOMY),
+            is_roomy=bool(order) and has_room(order[0], None, _ROOMY),
             expires=time.monotonic() + _CRAMPED_SECONDS if choice.cramped else math.inf,
         )
 
 
 def expected_seconds(spec: ConvSpec, tier: str) -> float | None:
     """The estimate for a warm call, None where there is none."""
-    return _rates.setdefault(spec.device, Rates()).seconds(tier, work_of(spec))
+    rates = _rates.setdefault(spec.device, _native.Rates())
+    return rates.seconds(TIERS.index(tier), work_of(spec).numbers()) if tier in TIERS else None
 
 
-class _Room:
-    """Whether bytes fit; the device is asked once, and only where it matters."""
+def _room(spec: ConvSpec, limits: Limits) -> Callable[..., bool]:
+    """Whether a tier's bytes fit so many times over, by what was measured (a record), else by what
+    it predicts. The device is asked once, and only where it matters."""
 
-    def __init__(self, spec: ConvSpec, limits: Limits) -> None:
-        self._spec, self._limits = spec, limits
-        self._bytes: float | None = None
+    @functools.cache
+    def allowed() -> float:
+        free = base.free_bytes(spec.device)
+        return math.inf if free is None else free * limits.memory_threshold
 
-    def has_room(self, tier: Tier, record: Record | None, times: int = 1) -> bool:
-        """By what was measured, else by what the tier predicts; `times` over."""
-        workspace = base.workspace_of(tier, self._spec)
+    def has_room(tier: Tier, record: Record | None, times: int = 1) -> bool:
+        workspace = base.workspace_of(tier, spec)
         if record is not None and record.peak_bytes is not None:
             workspace = max(workspace, record.peak_bytes)
-        need = workspace + self._spec.out_bytes
-        if self._limits.budget is not None and need > self._limits.budget:
+        need = workspace + spec.out_bytes
+        if limits.budget is not None and need > limits.budget:
             return False
-        return workspace <= _SMALL_BYTES or times * need <= self._allowance()
+        return workspace <= base.SMALL_BYTES or times * need <= allowed()
 
-    def _allowance(self) -> float:
-        if self._bytes is None:
-            free = base.free_bytes(self._spec.device)
-            self._bytes = math.inf if free is None else free * self._limits.memory_threshold
-        return self._bytes
+    return has_room
 
 
 def work_of(spec: ConvSpec) -> Work:

@@ -2,12 +2,9 @@
 
 Weights are known by what they are: the key is a fingerprint of all their bytes, type, sizes and
 strides, made at each call (`_core.fingerprint`, one pass at the speed of memory), and the layout.
-PyTorch's version counter alone would not do. torch 2.13 counts in-place operations, load_state_dict
-and writes to `.detach()`, but not `param.data.copy_(...)` (which is how ComfyUI patches weights in
-place), not `param.data = ...`, nothing written through NumPy or the storage, nothing done in
-inference mode to a tensor detached there; inference tensors have no counter at all; and
-`module.to(dtype)` keeps the parameter and sets its counter to 0. With the fingerprint nothing of
-this can give a stale result, and weights that are cast anew for each call are found as well.
+PyTorch's version counter alone would not do. torch 2.13 does not count `param.data.copy_(...)`
+(which is how ComfyUI patches weights in place), `param.data = ...`, what is written through NumPy
+or the storage, or in inference mode to a tensor detached there; `module.to(dtype)` sets it to 0.
 
 What is kept is bounded by a limit (HY3D_WEIGHT_CACHE_MB), chosen by the C core (Admission, whose
 rules are in include/hy3d/cache.h), and let go of when the storage it was made from dies.

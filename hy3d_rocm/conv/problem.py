@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,6 +71,10 @@ class Problem:
     def reach(self, axis: int, outputs: int) -> int:
         """Input positions along an axis that so many outputs read."""
         return (outputs - 1) * self.stride[axis] + self.dilation[axis] * (self.kernel[axis] - 1) + 1
+
+    def box_elems(self, counts: Triple) -> tuple[int, int]:
+        """Elements that a box of so many outputs reads, with its padding, and those it makes."""
+        return self.cin * math.prod(self.window_sizes(counts)), self.cout * math.prod(counts)
 
     def window_sizes(self, counts: Triple) -> Triple:
         """T, H, W of the input window of a box of so many outputs."""

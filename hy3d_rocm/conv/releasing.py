@@ -11,24 +11,18 @@ import torch
 from hy3d_rocm import memory
 from hy3d_rocm.conv import prepared
 
+_collected = (0.0, -math.inf)  # what the last collection took, and when it ended
 
-class _Collector:
+
+def _collect() -> None:
     """gc.collect() at most a tenth of the time: with a large heap it takes 0.3 s, and a decode
     that runs out of memory may do so in each of its 60 shapes."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._end = -math.inf
-
-    def collect(self) -> None:
-        start = time.perf_counter()
-        if start - self._end >= 9 * self._seconds:
-            gc.collect()
-            self._end = time.perf_counter()
-            self._seconds = self._end - start
-
-
-_collector = _Collector()
+    global _collected
+    start, (seconds, end) = time.perf_counter(), _collected
+    if start - end >= 9 * seconds:
+        gc.collect()
+        end = time.perf_counter()
+        _collected = end - start, end
 
 
 def release(device: torch.device) -> int:
@@ -39,7 +33,7 @@ def release(device: torch.device) -> int:
     cache: of tensors that can't be told there from what other processes do.
     """
     before = _allocated(device)
-    _collector.collect()
+    _collect()
     if memory.gpu_in_use():
         torch.cuda.empty_cache()
     if device.type == "cpu":

@@ -1,11 +1,7 @@
 """The scope that protect() opens: each convolution is computed by the tier that does it best.
 
 The scope is a TorchFunctionMode: PyTorch keeps those per thread, so nothing is patched, no flag
-of the process is flipped, and other threads never notice. It sees torch.conv2d / conv3d as
-nn.Conv*, torch.nn.functional, comfy.ops and diffusers layers call them.
-
-It can't see: convolutions inside TorchScript functions and torch.compile'd code (they do not come
-back to Python), transposed and 1D convolutions, and what other tensor subclasses do inside.
+of the process is flipped, and other threads never notice. What it sees: docs/router.md.
 """
 
 from __future__ import annotations
@@ -500,7 +496,7 @@ class RouterMode(TorchFunctionMode):
         if found is not None and found.kind is Kind.UNSUPPORTED and len({*tensors.values()}) > 1:
             # With cuDNN or MIOpen off, a CPU input and a GPU weight end as "Could not run
             # 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend".
-            found = errors.Classified(Kind.DEVICE_MISMATCH, found.reason)
+            found = errors.Rule(Kind.DEVICE_MISMATCH, found.reason)
         places = ", ".join(f"{name} on {device}" for name, device in tensors.items())
         try:
             raise (found and fallback.translate(raised, found, entry.what, places)) or raised

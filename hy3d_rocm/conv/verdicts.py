@@ -1,12 +1,6 @@
-"""What the process has learnt: which tier failed for which configuration, and what was said.
-
-What holds beyond the process is in hy3d_rocm.conv.verdict_store.
-
-A back-end that has no algorithm for a shape will have none at the next call: that is remembered
-for the process. Out of memory is different, since the memory may be free later, while each vain
-attempt makes PyTorch empty its whole cache (the slowness that users see after one OOM). So an
-OOM counts for the outermost protect() in which it happened - one decode, whose models stay
-loaded - and within it only until at least the bytes of the output have become free since.
+"""What the process has learnt: which tier failed for which configuration, and what was said; how
+long which failure is remembered: docs/router.md. What holds beyond the process is in
+hy3d_rocm.conv.verdict_store.
 """
 
 from __future__ import annotations
@@ -19,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hy3d_rocm.conv.errors import Classified, Kind, described, is_compile_error
+from hy3d_rocm.conv.errors import Kind, Rule, described, is_compile_error
 
 # Shapes of a long session: a video VAE has about 60, each resolution brings its own. The oldest
 # is dropped, which costs one more failing attempt.
@@ -155,7 +149,7 @@ _NO_COMPILER = re.compile(r"Failed to find C compiler|ld\.lld.*not found", re.IG
 _OF_A_SHAPE = re.compile(r"MIOpen|CUDNN|size of the kernel's grid", re.IGNORECASE)
 
 
-def breaks_tier(tier: str, config: Hashable, found: Classified, error: BaseException) -> bool:
+def breaks_tier(tier: str, config: Hashable, found: Rule, error: BaseException) -> bool:
     """Whether this failure makes the process give the tier up as a whole; notes it.
 
     So it is where no shape can do better (a module is missing, the compiler can't be run), or where

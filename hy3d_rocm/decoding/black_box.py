@@ -68,8 +68,7 @@ def is_tiled(variant: Variant) -> bool:
 
 def own_code(job: Job) -> Callable[[Tensor], Tensor]:
     """The VAE's own decode, or encode, unsplit, of (1, C, T, H, W)."""
-    found: Callable[[Tensor], Tensor] = job.family.whole
-    return job.family.whole_encode if job.encode else found
+    return partial(job.family.whole, encode=job.encode)
 
 
 def left_out(job: Job, options: DecodeOptions) -> Iterator[str]:

@@ -6,11 +6,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hy3d_rocm._native import Program
 from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import backend as fused
@@ -22,9 +23,6 @@ from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.planning.compiled import Compiled
 from hy3d_rocm.decoding.planning.jobs import Job
 from hy3d_rocm.decoding.run import ProgramStep, Run
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
 
 logger = logging.getLogger("hy3d_rocm")
 _META = torch.device("meta")

@@ -17,9 +17,11 @@ from torch._C import DisableTorchFunction
 
 from hy3d_rocm import meter
 from hy3d_rocm.conv.prepared import give_back, stats_now, steady
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.backends.triton import selfcheck
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.copies import converted_family
@@ -29,7 +31,7 @@ from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.placing import Placing, Transfers
 from hy3d_rocm.decoding.planning.compiled import Compiled, plan_job
-from hy3d_rocm.decoding.planning.jobs import Job, resume_key_of, unused_sizes
+from hy3d_rocm.decoding.planning.jobs import Job, best_backend, resume_key_of, unused_sizes
 from hy3d_rocm.decoding.planning.planner import Plan, Variant
 from hy3d_rocm.decoding.precision import Precision
 from hy3d_rocm.decoding.report import DecodeCancelled, DecodeOptions, DecodeReport, Progress, Step
@@ -41,7 +43,6 @@ from hy3d_rocm.frames.output import Sink
 logger = logging.getLogger("hy3d_rocm")
 
 Result = TypeVar("Result")
-Interpreter = TypeVar("Interpreter", bound=Run)
 Request = str | int | float | None
 Frames = tuple[int, Tensor]  # the first one's number, and (1, C, t, H, W)
 
@@ -73,9 +74,9 @@ class Execution:
     its variants are chosen here.
 
     job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them; of a rank that
-    rank 0 sends what it needs their shape, on "meta". placing:
-    where the frames go. resume_key: what an earlier run's frames depend on, which goes on here.
-    plan: what is carried out, from run() on.
+    rank 0 sends what it needs their shape, on "meta". placing: where the frames go. resume_key:
+    what an earlier run's frames depend on, which goes on here. plan: what is carried out, from
+    run() on.
     """
 
     plan: Plan
@@ -179,11 +180,13 @@ class Execution:
         plan = self._planned(self._next_plan, failure, event)
         self._take(plan)
         event["next_way"] = plan.variant.name
+        with_other = f" in {report.dtype}" if "next_dtype" in event else ""
+        if failure.what == faults.WRONG_KERNEL:
+            with_other = ", by PyTorch's operators"
         logger.warning(
             "[%s] %s in step %d of %s (%s): starting again %s%s",
             stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
-            failed.variant.name, failure.text, plan.variant.name,
-            f" in {report.dtype}" if "next_dtype" in event else "",
+            failed.variant.name, failure.text, plan.variant.name, with_other,
         )  # fmt: skip
 
     def _next_plan(self, failure: faults.Failure, event: dict[str, Any]) -> Plan:
@@ -196,6 +199,12 @@ class Execution:
                     raise ValueError("no wider type is left")
                 self.job, self.resume_key = self.job.but(dtype=dtype), None
                 event["next_dtype"] = self.report.dtype = precision.name_of(dtype)
+                return self._chosen()
+            if failure.what == faults.WRONG_KERNEL:  # on every rank: no decode to come has them
+                selfcheck.distrust(self.job.device, failure.text)
+                asked = self.asked.options.backend
+                backend = best_backend(self.job.device, self.job.dtype, asked)
+                self.job, self.resume_key = self.job.but(make_backend=backend), None
                 return self._chosen()
             if failed.compiled is None:
                 return self._next_own_way(failed, failure)
@@ -216,18 +225,15 @@ class Execution:
     def _next_own_way(self, failed: Plan, failure: faults.Failure) -> Plan:
         """Of a VAE's own code: where memory was planned with that is not there, with less; else
         what is left."""
-        self.resume_key, taken = None, black_box.key_of(failed.variant)
+        self.resume_key, before = None, self.budget
+        self._tried.append(black_box.key_of(failed.variant))
         if failure.what == faults.OUT_OF_MEMORY and not failed.need.unknown:
-            before, on_cpu = self.budget, self.job.device.type == "cpu"
+            on_cpu = self.job.device.type == "cpu"
             self.budget = black_box.lowered(before, failed, failure, on_cpu)
             try:
-                plan = self._chosen()
+                return self._chosen()
             except ValueError:
                 self.budget = before
-            else:
-                if black_box.key_of(plan.variant) != taken:
-                    return plan
-        self._tried.append(taken)
         return self._chosen()
 
     # Attempts
@@ -238,8 +244,6 @@ class Execution:
         narrowing = faults.Narrowing(self.job.dtype)
         scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
         if self.plan.strategy == "cpu":
-            from hy3d_rocm.conv.protection import protect
-
             pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
             with steady(self._most_prepared()), pinned, scope:  # nobody writes to the weights
@@ -258,7 +262,8 @@ class Execution:
                         else:  # here, in one frame of Python less
                             run = self._interpreter(TiledRun, compiled, backend, sample)
                             run.tiles(compiled.program, z, whole)
-                            self._note_error(compiled, run)
+                            worst = max(run.estimate_error, self.report.estimate_error or 0.0)
+                            self.report.estimate_error = None if compiled.cuts_norms else worst
                         with DisableTorchFunction():
                             self.placing.put_whole(sample)
                         self._clean_up(self.asked.options.cleanup_frequency or 1)
@@ -417,7 +422,6 @@ class Execution:
         return start * job.family.factor[0], made
 
     def _own_code(self, job: Job, sample: int, z: Tensor) -> Generator[Frames]:
-        """All frames at once."""
         with faults.LayerByLayer(self.counter.check):
             made = black_box.own_code(job)(z.to(self.device, job.dtype))
         yield 0, made
@@ -436,19 +440,14 @@ class Execution:
         return faults.retry_out_of_memory(relieve)
 
     def _interpreter(
-        self, kind: Callable[..., Interpreter], compiled: Any, backend: TorchBackend, sample: int
-    ) -> Interpreter:
+        self, kind: Callable[..., Any], compiled: Any, backend: TorchBackend, sample: int
+    ) -> Any:
         stores = compiled.program.candidate["stored_bytes"] > 0
         return kind(
             compiled.graph, backend, self.device, self.job.dtype, counter=self.counter,
             sample=sample, recover=self._recover(),
             transfers=Transfers(self.device) if stores else None,
         )  # fmt: skip
-
-    def _note_error(self, compiled: Any, run: TiledRun) -> None:
-        if not compiled.cuts_norms:
-            error = max(run.estimate_error, self.report.estimate_error or 0.0)
-            self.report.estimate_error = error
 
     def _clean_up(self, number: int) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a chunk measured);

@@ -179,9 +179,7 @@ def _execute(vae: Any, source: Any, asked: DecodeRequest) -> tuple[Any, DecodeRe
                 reports.append(execution.report)
                 execution.run()
                 result = execution.placing.finish()
-        if result is None:
-            pass
-        elif out is not None:
+        if out is not None and result is not None:
             result = out  # the caller's own, not a view of it
         elif image and isinstance(result, torch.Tensor):
             result = result.squeeze(2)

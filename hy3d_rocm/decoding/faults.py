@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from hy3d_rocm.conv import attention
 from hy3d_rocm.conv.errors import Kind, classify, described, is_out_of_memory
+from hy3d_rocm.decoding.backends.triton.selfcheck import WrongKernelError
 
 Result = TypeVar("Result")
 #: recover(step, attempts, error): whether a step that failed so often is to be made again
@@ -23,11 +24,13 @@ ATTEMPTS = 3  # HY3D_STEP_ATTEMPTS
 OUT_OF_MEMORY = "out of memory"
 NOT_FINITE = "not finite"
 CONVOLUTION = "a convolution that failed"
+WRONG_KERNEL = "a kernel that gave wrong numbers"
 
 _ADVICE = {
     OUT_OF_MEMORY: "free memory, or decode fewer frames or a smaller picture",
     NOT_FINITE: "look at the VAE's file (a broken download?) and at the latents' scale",
     CONVOLUTION: 'run "hy3d-rocm doctor", or decode under hy3d_rocm.protect()',
+    WRONG_KERNEL: "install another Triton: this one compiles wrongly for this card",
 }
 
 
@@ -59,6 +62,8 @@ class Failure:
 def failure_of(error: BaseException, on_cpu: bool) -> Failure:
     """What another way may cure; all else is raised again. on_cpu: the way computes there."""
     known, text = classify(error), described(error, 1000)
+    if isinstance(error, WrongKernelError):
+        return Failure(WRONG_KERNEL, str(error))
     if known is None or known.kind is Kind.DEVICE_LOST:
         raise error
     if known.kind is not Kind.OUT_OF_MEMORY:

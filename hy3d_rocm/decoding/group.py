@@ -29,11 +29,6 @@ from hy3d_rocm.decoding.faults import NOT_FINITE, Failure, failure_of
 from hy3d_rocm.decoding.precision import NonFiniteError
 from hy3d_rocm.decoding.report import DecodeCancelled
 
-__all__ = [
-    "TIMEOUT_SECONDS", "VARIABLES", "Group", "GroupLostError", "Meeting", "Pending",
-    "RankFailedError", "group_of", "is_settled", "set_variables", "settled", "settling",
-]  # fmt: skip
-
 logger = logging.getLogger("hy3d_rocm")
 
 #: that a rank waits for another
@@ -128,7 +123,6 @@ class Group:
     set_variables() before that is made: torch ends the process of a rank that lost another else.
 
     lost: why the group can't be used any more, "" while it can. sent_bytes: by this rank so far.
-    stalls: None, or a list that gets pairs of events between which a GPU's stream only waited.
     """
 
     def __init__(self, control: Any, data: Any = None, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -138,7 +132,6 @@ class Group:
         self.rank, self.size = int(control.rank()), int(control.size())
         self.lost = ""
         self.sent_bytes = 0
-        self.stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] | None = None
         self.weights: tuple[Any, int] | None = None  # of the last decode, and what stands for them
         self._last: Any = None  # of what NCCL was given
         self._kept: list[Any] = []  # what others may still write to after all was lost
@@ -149,19 +142,11 @@ class Group:
         """Waits for operations, of which `held` is the memory. on_stream: the GPU does, and NCCL's
         own watch ends it (with a time-out NCCL would hold up this thread). GroupLostError."""
         began = time.perf_counter()
-        events: list[Any] = []
-        if self.stalls is not None and on_stream:
-            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
-            self.stalls.append((events[0], events[1]))
         with self.watched(works, held):
-            for event in events[:1]:
-                event.record()
             for work in works:
                 # One time-out for all of them. 0 would be for ever.
                 left = self.timeout * timeouts - (time.perf_counter() - began)
                 work.wait(*(() if on_stream else (timedelta(seconds=max(left, 0.001)),)))
-            for event in events[1:]:
-                event.record()
 
     def post(self, sends: Parts, comes: Parts, copies: Sequence[Any] = ()) -> Pending:
         """Begins to send tensors, and to fill tensors with what is sent to this rank: contiguous
@@ -206,7 +191,6 @@ class Group:
         return list((made if direct else made.to(tensor.device)).unbind())
 
     def begin_gather(self, places: list[Tensor], given: Tensor, timeouts: int) -> Any:
-        """Begins to gather tensors of the CPU."""
         from torch._C._distributed_c10d import AllgatherOptions
 
         options = AllgatherOptions()
@@ -223,14 +207,7 @@ class Group:
         failed: then all raise, those that failed alike their own error, the others one that says
         the same. timeouts: that this waits for at most, where ranks may be that far apart.
         GroupLostError where the ranks do different things."""
-        return self.ask(about, error, values, timeouts).answer()
-
-    def ask(
-        self, about: str, error: BaseException | None = None, values: Any = None,
-        timeouts: int = 1,
-    ) -> Meeting:  # fmt: skip
-        """As meet(), for a rank that goes on meanwhile: what comes of it answer() says."""
-        return Meeting(self, about, error, values, timeouts)
+        return Meeting(self, about, error, values, timeouts).answer()
 
     def check_alike(self, verb: str, told: Sequence[Any]) -> None:
         """GroupLostError unless all ranks have told the same."""
@@ -304,10 +281,12 @@ class Group:
 
 
 class Meeting:
-    """What every rank says at a place."""
+    """What every rank says at a place. A rank may go on meanwhile: what comes of it answer() says.
+    The arguments are those of Group.meet()."""
 
     def __init__(
-        self, group: Group, about: str, error: BaseException | None, values: Any, timeouts: int
+        self, group: Group, about: str, error: BaseException | None = None, values: Any = None,
+        timeouts: int = 1,
     ) -> None:  # fmt: skip
         self._group, self._error = group, error
         self._timeouts = timeouts
@@ -356,17 +335,13 @@ def _at_once(through: Any, works: list[Any], is_wanted: bool) -> Iterator[None]:
 def _word(about: str, values: Any, error: BaseException | None) -> _Word:
     if error is None:
         return _Word(about, values)
-    if isinstance(error, DecodeCancelled):
-        return _Word(about, values, _CANCELLED, str(error)[:300])
+    if isinstance(error, (DecodeCancelled, NonFiniteError)):
+        what = NOT_FINITE if isinstance(error, NonFiniteError) else _CANCELLED
+        return _Word(about, values, what, str(error)[:300])
     if not isinstance(error, Exception):  # KeyboardInterrupt, or a host's own
         return _Word(about, values, _CANCELLED, described(error, 300))
-    if isinstance(error, NonFiniteError):
-        return _Word(about, values, NOT_FINITE, str(error)[:300])
-    if isinstance(error, RankFailedError):
-        failure = error.failure
-        return _Word(about, values, failure.what, failure.text, failure.on_host)
     try:
-        failure = failure_of(error, on_cpu=False)
+        failure = error.failure if isinstance(error, RankFailedError) else failure_of(error, False)
     except BaseException:  # noqa: BLE001 - it is given back where nothing cures it
         return _Word(about, values, _ERROR, described(error, 300))
     return _Word(about, values, failure.what, failure.text, failure.on_host)

@@ -36,10 +36,7 @@ class _Part(NamedTuple):
     ends: Tensor
     place: Tensor
     first: int
-    event: torch.cuda.Event
-
-    def is_there(self) -> bool:
-        return bool(self.event.query())  # type: ignore[no-untyped-call]
+    event: Any
 
 
 class Placing:
@@ -88,7 +85,7 @@ class Placing:
                 part = frames[:, :, at - first : at - first + count]
                 self.arrive(most - part.shape[2])
                 self._leave(part, whole[sample : sample + 1, :, at : at + part.shape[2]], at)
-            while self._on_their_way and self._on_their_way[0].is_there():
+            while self._on_their_way and self._on_their_way[0].event.query():
                 self._land()
             return
         self.arrive()

@@ -14,19 +14,9 @@ from typing import Any
 
 from hy3d_rocm import _native, units
 
-__all__ = [
-    "BudgetTooSmallError", "DecodePlan", "Tile", "TileCost", "Tiles", "plan_decode",
-]  # fmt: skip
-
 Three = tuple[int, int, int]
 Slices = tuple[slice, slice, slice]
 Budget = str | int | None
-
-# Fields of a DecodePlan that the core calls so too.
-_AS_SAID = (
-    "tile", "count", "extent", "level", "levels", "tile_bytes", "peak_bytes", "in_flight",
-    "decoded_voxels",
-)  # fmt: skip
 
 
 class BudgetTooSmallError(ValueError):
@@ -223,8 +213,9 @@ def plan_decode(
             f"{units.size_text(smallest, 2)}: give at least {smallest} bytes, or lower min_tile, "
             "halo or the number of things kept resident.", limit, smallest, level,
         ) from None  # fmt: skip
+    same = {name: value for name, value in plan.items() if name in DecodePlan.__slots__}
     return DecodePlan(
-        tiles=Tiles(plan),
+        **same | {"tiles": Tiles(plan)},
         latent_size=size,
         out_size=plan["out"],
         factors=fields["factor"],
@@ -232,7 +223,6 @@ def plan_decode(
         smallest_budget=plan["smallest_budget_bytes"],
         resident=resident,
         budget=limit,
-        **{name: plan[name] for name in _AS_SAID},
     )
 
 

@@ -9,7 +9,8 @@ it writes in place it writes with its last operation, so it can be made again, w
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +25,6 @@ from hy3d_rocm.decoding.layers import Attention, Conv, Local, Moments, Norm, Pie
 from hy3d_rocm.decoding.placing import Ticket, Transfers
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.stages import Counter
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
 
 Made = tuple[Tensor, Moments | None]
 
@@ -65,6 +63,7 @@ class ProgramStep(NamedTuple):
     workspace_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class _Slice:
     """Frames and rows of a value, or an attention's keys and values (2, heads, tokens, size of a
     head).
@@ -73,16 +72,14 @@ class _Slice:
     be written over. leaving, coming: copies under way; filling: rows that other ranks send.
     """
 
-    __slots__ = ("coming", "filling", "frames", "host", "leaving", "owned", "rows", "tensor")
-
-    def __init__(self, tensor: Tensor, frames: Range, rows: Range, owned: bool = True) -> None:
-        self.tensor: Tensor | None = tensor
-        self.frames, self.rows = frames, rows
-        self.owned = owned
-        self.host: Any = None
-        self.leaving: Ticket | None = None
-        self.coming: Ticket | None = None
-        self.filling: Any = None  # a Ticket
+    tensor: Tensor | None
+    frames: Range
+    rows: Range
+    owned: bool = True
+    host: Any = None
+    leaving: Ticket | None = None
+    coming: Ticket | None = None
+    filling: Any = None  # a Ticket
 
     def ready(self) -> Tensor:
         """The tensor, for the computing stream."""
@@ -140,20 +137,10 @@ class Run:
         self._source: Callable[[Range], Tensor] | None = None
         self._is_ours = True  # whether what entered is a copy
         self._slices: dict[int, _Slice] = {}
-        self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
-        self._combined: dict[int, Moments] = {}  # of all slices of a node
-        # Of the section: each node's slices in order and its frames, keys left out.
-        self._of_node: dict[int, list[int]] = {}
-        self._frames: dict[int, int] = {}
-        # Of each slice of the section.
-        self._spans: list[Range] = []  # its frames
-        self._rows: list[Range] = []
-        self._bytes: list[int] = []
-        self._are_keys: list[bool] = []
         self._freed_bytes = 0
 
     def section(
-        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        self, program: _native.Program, number: int, fetch: Callable[[Range], Tensor],
         section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """Carries section `number` out; fetch((first, stop)) gives frames of its input (1, C, t, H,
@@ -209,10 +196,15 @@ class Run:
             attempt(self._moments, step, recover=self.recover)  # a part of the step: no check
 
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
-        self._slices, self._gathered, self._of_node, self._frames = {}, {}, {}, {}
-        self._combined, self._source = {}, fetch
-        self._spans = [frames for _, _, frames, _, _, _ in slices]
-        self._rows = [rows for _, _, _, rows, _, _ in slices]
+        self._slices, self._source = {}, fetch
+        self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
+        self._combined: dict[int, Moments] = {}  # of all slices of a node
+        # Each node's slices in order and its frames, keys left out.
+        self._of_node: dict[int, list[int]] = {}
+        self._frames: dict[int, int] = {}
+        # Of each slice: its frames, and so on.
+        self._spans: list[Range] = [frames for _, _, frames, _, _, _ in slices]
+        self._rows: list[Range] = [rows for _, _, _, rows, _, _ in slices]
         self._bytes = [size for _, _, _, _, size, _ in slices]
         self._are_keys = [bool(is_keys) for _, is_keys, *_ in slices]
         for index, (node, is_keys, (_, stop), *_) in enumerate(slices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,15 +17,10 @@ from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.report import Step
 from hy3d_rocm.decoding.run import OPS, ProgramStep, Run
 
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
-
 # Of these, and fewer, each is a message of its own.
 _FEW_FRAMES = 4
 _SEND, _RECV, _REDUCE, _EMIT = (OPS.index(name) for name in ("send", "recv", "reduce", "emit"))
 _GOES_ON, _MEETS = 0, 1
-# What other messages of the group do not have.
-_TAG = 1
 # Of the time-out passes at most so much, and a step, until a rank without rows hears something.
 _SHARE = 0.1
 #: of the frames that are on their way at a time, but one frame at least
@@ -46,7 +41,7 @@ class KeepAlive:
         self._others: list[int] = []  # that hear of this rank
         self._heard_of: int | None = None
         self._last = 0.0
-        self._said: list[tuple[Any, torch.Tensor]] = []
+        self._said: list[Pending] = []
 
     def begin(self, shares: Sequence[Range]) -> None:
         """All ranks have just met: before the first step, at the end of the last sample, or when
@@ -65,25 +60,22 @@ class KeepAlive:
     def meets(self) -> None:
         """Before this rank is where all meet: those without rows come, too, and one of them is back
         once that is so."""
-        while self._heard_of is not None and self._hear() != _MEETS:
+        while self._heard_of is not None and self._hear(self._heard_of) != _MEETS:
             pass
         if self._others:
             self._say(_MEETS)
             said, self._said = self._said, []
-            self._group.wait([work for work, _ in said], said, False)
+            for one in said:
+                one.wait()
 
     def _say(self, what: int) -> None:
         self._last = time.monotonic()
-        for rank in self._others:
-            word = torch.tensor([what], dtype=torch.uint8, device="cpu")
-            with self._group.watched(self._said, word):
-                self._said.append((self._group.control.send([word], rank, _TAG), word))
+        word = torch.tensor([what], dtype=torch.uint8, device="cpu")
+        self._said.append(self._group.post([(rank, word) for rank in self._others], ()))
 
-    def _hear(self) -> int:
-        word, works = torch.empty(1, dtype=torch.uint8, device="cpu"), list[Any]()
-        with self._group.watched(works, word):
-            works.append(self._group.control.recv([word], self._heard_of, _TAG))
-        self._group.wait(works, word, False)
+    def _hear(self, speaker: int) -> int:
+        word = torch.empty(1, dtype=torch.uint8, device="cpu")
+        self._group.post((), [(speaker, word)]).wait()
         return int(word)
 
 
@@ -127,7 +119,7 @@ class SharedRun(Run):
             self._gathered.clear()
 
     def section(
-        self, program: Program, number: int, fetch: Callable[[Range], Tensor],
+        self, program: _native.Program, number: int, fetch: Callable[[Range], Tensor],
         section: dict[str, Any] | None = None,
     ) -> Generator[tuple[int, Tensor]]:  # fmt: skip
         """See Run.section. What is thrown in where frames are given is fail()'s."""
@@ -284,7 +276,8 @@ class SharedRun(Run):
             return
         self._reduced.add(source)
         self._hear()
-        self._asked = self.group.ask(f"norm {step.node} of sample {self.sample}", self._error)
+        about = f"norm {step.node} of sample {self.sample}"
+        self._asked = Meeting(self.group, about, self._error)
         own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
         channels = self.graph.nodes[source].channels
         told = self._unless_failed(self._tried, self._told, channels, own)

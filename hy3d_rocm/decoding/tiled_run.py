@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -21,9 +21,6 @@ from hy3d_rocm.decoding.backends.statistics import Statistics
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.plan import Tile, Tiles
 from hy3d_rocm.decoding.run import TRIM, Made, ProgramStep, Run, joined
-
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -51,7 +48,7 @@ class TiledRun(Run):
         self._seen: dict[int, Moments] = {}
         self._before: dict[int, tuple[Statistics, Statistics]] = {}  # measured, true
 
-    def tiles(self, program: Program, z: Tensor, out: Tensor) -> None:
+    def tiles(self, program: _native.Program, z: Tensor, out: Tensor) -> None:
         """z (1, C, T, H, W) -> out (1, C', T', H', W') on the CPU, of any float type."""
         assert program.tiles is not None
         tiles = tile_places(program.tiles)
@@ -79,8 +76,9 @@ class TiledRun(Run):
             )
 
     def _in_tile(
-        self, program: Program, number: int, section: dict[str, Any], tile: Tile, out: Tensor
-    ) -> None:
+        self, program: _native.Program, number: int, section: dict[str, Any], tile: Tile,
+        out: Tensor,
+    ) -> None:  # fmt: skip
         rows, columns = slice(*section["rows"]), slice(*section["columns"])
         cut = lambda frames: self._fetch(frames)[..., rows, columns]  # noqa: E731
         (_, high, wide), (_, out_rows, out_columns) = tile.keep_slices, tile.out_slices
@@ -107,7 +105,7 @@ class TiledRun(Run):
             self._see(step, made[0], self._tile)
         super()._keep(step, made)
 
-    def _estimate(self, program: Program, number: int, section: dict[str, Any]) -> None:
+    def _estimate(self, program: _native.Program, number: int, section: dict[str, Any]) -> None:
         """The statistics of all norms behind the cut, from a part; corrected by what a pass over
         all tiles has gathered."""
         truth = self._truth()

@@ -10,29 +10,25 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 import hy3d_rocm
 from hy3d_rocm.conv.triton import launch
 from hy3d_rocm.decoding import stages
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.graph import FRAME, OPAQUE
-from hy3d_rocm.decoding.group import GroupLostError, is_settled, settled, settling
+from hy3d_rocm.decoding.group import Group, GroupLostError, is_settled, settled, settling
+from hy3d_rocm.decoding.memory.budget import Budget
+from hy3d_rocm.decoding.placing import Placing
 from hy3d_rocm.decoding.planning.compiled import plan_job
-from hy3d_rocm.decoding.planning.jobs import is_opaque
+from hy3d_rocm.decoding.planning.jobs import Job, is_opaque
+from hy3d_rocm.decoding.planning.planner import Plan
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.units import size_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hy3d_rocm.decoding.group import Group
-    from hy3d_rocm.decoding.memory.budget import Budget
-    from hy3d_rocm.decoding.placing import Placing
-    from hy3d_rocm.decoding.planning.jobs import Job
-    from hy3d_rocm.decoding.planning.planner import Plan
 
 logger = logging.getLogger("hy3d_rocm")
 
@@ -40,6 +36,8 @@ BEGINNING = "the beginning of a decode"
 _SUMS = "sums of the latents"
 # Of each parameter so many numbers tell whether the ranks have the same weights.
 _NUMBERS = 8
+# Words of 8 bytes in a row of those whose sums tell contents apart.
+_COLUMNS = 4096
 
 
 @contextmanager
@@ -120,13 +118,6 @@ def _tiles(job: Job) -> int:
     return 0 if found is None else zlib.crc32(repr(sorted(found.tiles.items())).encode())
 
 
-def _kind_of(device: torch.device) -> str:
-    """What the ranks' devices have to have in common: kernels, and what these take, are its."""
-    if device.type != "cuda":
-        return device.type
-    return launch.architecture(device)
-
-
 def _name_of(device: torch.device) -> str:
     """Of a GPU, by which two ranks know that they have the same."""
     if device.type != "cuda":
@@ -143,25 +134,31 @@ def terms_of(group: Group, job: Job, source: Tensor, options: Any) -> dict[str, 
         some = [t.detach().reshape(-1)[:_NUMBERS].double().to(job.device) for t in weights]
         told = torch.cat(some).cpu() if some else torch.empty(0, device="cpu")
         group.weights = _State(weights), zlib.crc32(told.numpy().data)
+    kind = job.device.type  # kernels, and what these take, are the architecture's
     return {
         "the VAE": job.family.name, "weights": [len(weights), group.weights[1]],
         "why rows can't be shared": why_not_rows(job),
-        "the shape of the latents": list(source.shape), _SUMS: _sums(source),
-        "encode": job.encode, "the type": str(job.dtype), "the device's kind": _kind_of(job.device),
+        "the shape of the latents": list(source.shape), _SUMS: sums_of(source),
+        "encode": job.encode, "the type": str(job.dtype),
+        "the device's kind": launch.architecture(job.device) if kind == "cuda" else kind,
         "kernels": [job.make_backend.on_gpu, job.make_backend.on_host],
         "options": {one.name: str(getattr(options, one.name)) for one in fields(options)},
         "hy3d-rocm": hy3d_rocm.__version__, "torch": torch.__version__.split("+")[0],
     }  # fmt: skip
 
 
-def _sums(source: Tensor) -> list[int]:
-    """By which other latents are known."""
-    if source.is_meta:
+def sums_of(tensor: Tensor) -> list[int]:
+    """By which other contents are known: sums of a tensor's bytes, in words of 64 bits: of all, and
+    weighted by row and by column. [] of a shape alone, and where nothing is in it."""
+    if tensor.is_meta or not tensor.numel():
         return []
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = source.detach().contiguous().reshape(-1).view(whole[source.element_size()])
-    sums: list[int] = torch.stack([bits[::n].sum(dtype=torch.int64) for n in (1, 3, 7)]).tolist()
-    return sums
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = F.pad(flat, (0, -flat.numel() % (8 * _COLUMNS))).view(torch.int64).view(-1, _COLUMNS)
+    rows, columns = words.sum(1), words.sum(0)
+    numbers = torch.arange(1, max(len(rows), _COLUMNS) + 1, device=flat.device)
+    sums = rows.sum(), (rows * numbers[: len(rows)]).sum(), (columns * numbers[:_COLUMNS]).sum()
+    found: list[int] = torch.stack(sums).tolist()
+    return found
 
 
 class _State:
@@ -172,7 +169,6 @@ class _State:
         self._places = [_place_of(t) for t in weights]
 
     def is_as(self, weights: Sequence[Tensor]) -> bool:
-        """Whether these are the same tensors, as they were."""
         places = [_place_of(t) for t in weights]
         same = zip(self._tensors, weights, strict=False)
         return places == self._places and all(known() is t for known, t in same)
@@ -201,8 +197,8 @@ def what_decides(plan: Plan) -> list[Any] | None:
     """By which ranks know that they have planned the same program."""
     if plan.compiled is None:
         return None
-    candidate = plan.compiled.program.candidate
-    return [candidate[name] for name in _DECIDES]
+    candidate, decides = plan.compiled.program.candidate, ("order", "chunk", "slice_bytes")
+    return [candidate[name] for name in (*decides, "resident_bytes", "is_early", "steps")]
 
 
 def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
@@ -225,14 +221,8 @@ def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:
 
 def beside_samples(group: Group, job: Job, source: Tensor, budget: Budget) -> Budget:
     """What remains of it for a rank's samples beside the latents that rank 0 has sent it."""
-    if not job.sends_source or not group.rank:
-        return budget
-    return budget.without(source[group.rank :: group.size].nbytes, "for what rank 0 sends")
-
-
-def one_by_one(made: Tensor) -> list[Tensor]:
-    """The samples of a batch, each (1, C, T, H, W)."""
-    return [made[n : n + 1] for n in range(made.shape[0])]
+    comes = source[group.rank :: group.size].nbytes if job.sends_source and group.rank else 0
+    return budget.without(comes, "for what rank 0 sends") if comes else budget
 
 
 def by_samples(
@@ -264,50 +254,35 @@ def by_samples(
         if group.rank or made is None:
             raise
         told = []
-    if group.rank:
-        _give(group, made, error)
+    if not group.rank:
+        assert made is not None, "a batch has a first sample"
+        found = dict(zip(own, made.chunk(len(own)), strict=True))
+        _collect(group, placing, shares, told, found, decode, encode)
         return
-    assert made is not None, "a batch has a first sample"
-    found = dict(zip(own, one_by_one(made), strict=True))
-    size = (1, *placing.shape[1:])
-    for rank, there in enumerate(told):
-        if rank and there:
-            found |= _theirs(group, rank, shares[rank], size, placing.dtype)
-    with settling():
-        if group.lost:
-            stages.warn_alone(group.lost, encode)
-        _put_all(placing, found, [share for share in shares if share], decode)
-
-
-def _put_all(
-    placing: Placing, found: dict[int, Tensor], shares: Sequence[Sequence[int]],
-    decode: Callable[[Sequence[int]], Tensor],
-) -> None:  # fmt: skip
-    """All samples in order. found: those that are there; the others are decoded."""
-    for share in shares:
-        if share[0] not in found:
-            found |= zip(share, one_by_one(decode(share)), strict=True)
-    for sample in sorted(found):
-        placing.put(sample, 0, found.pop(sample))
-
-
-def _give(group: Group, made: Tensor | None, error: BaseException | None) -> None:
-    """This rank's samples to rank 0; why there are none is raised."""
     if made is not None:
-        group.post([(0, part.contiguous()) for part in one_by_one(made)], ()).wait()
+        group.post([(0, part.contiguous()) for part in made.chunk(len(made))], ()).wait()
     if error is not None:
         raise settled(error)
 
 
-def _theirs(
-    group: Group, rank: int, share: Sequence[int], size: tuple[int, ...], dtype: torch.dtype
-) -> dict[int, Tensor]:
-    """Another rank's samples by their number; none where it is lost."""
-    parts = [(rank, torch.empty(size, dtype=dtype, device="cpu")) for _ in share]
-    with suppress(GroupLostError):
-        group.post((), parts).wait()
-        return dict(zip(share, (part for _, part in parts), strict=True))
-    return {}
-
-
-_DECIDES = ("order", "chunk", "slice_bytes", "resident_bytes", "is_early", "steps")
+def _collect(
+    group: Group, placing: Placing, shares: Sequence[Sequence[int]], told: Sequence[bool],
+    found: dict[int, Tensor], decode: Callable[[Sequence[int]], Tensor], encode: bool,
+) -> None:  # fmt: skip
+    """All samples in order: rank 0's, in `found`; of other ranks that have told that they have
+    theirs; and of a rank that was lost or has none decoded here."""
+    size = (1, *placing.shape[1:])
+    for rank, there in enumerate(told):
+        if rank and there:
+            parts = [torch.empty(size, dtype=placing.dtype, device="cpu") for _ in shares[rank]]
+            with suppress(GroupLostError):
+                group.post((), [(rank, part) for part in parts]).wait()
+                found |= zip(shares[rank], parts, strict=True)
+    with settling():
+        if group.lost:
+            stages.warn_alone(group.lost, encode)
+        for share in shares:
+            if share and share[0] not in found:
+                found |= zip(share, decode(share).chunk(len(share)), strict=True)
+        for sample in sorted(found):
+            placing.put(sample, 0, found.pop(sample))

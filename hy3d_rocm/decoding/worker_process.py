@@ -1,5 +1,5 @@
-"""One of the processes that Workers (workers.py) start: it runs worker.py. And what goes to it:
-pickled objects, whose tensors follow as they are in memory. It answers in lines, as a probe does.
+"""One of the processes that Workers (workers.py) start, and what goes to it: pickled objects, whose
+tensors follow as they are in memory. It answers in lines, as a probe does.
 
 Both ends are ours and of one version. A message is a number, the sizes of its parts, and the
 parts: the pickle, then each tensor's bytes.
@@ -31,7 +31,7 @@ from hy3d_rocm.conv.probe import process
 from hy3d_rocm.decoding.copies import holds_resource
 from hy3d_rocm.decoding.group import VARIABLES
 
-SERVE = "hy3d_rocm.decoding.worker:serve"
+SERVE = "hy3d_rocm.decoding.workers:serve"
 #: that a process may take until it can decode: importing torch and the VAE's packages
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
@@ -72,16 +72,25 @@ class WorkerProcess:
         self._heard = time.monotonic()
         self.is_gone = False
         threading.Thread(target=self._read, daemon=True, name="hy3d-worker").start()
-        header = process.header(self._nonce, False, {})
-        self._written(START_SECONDS, lambda: self._to.write(header))
+        self._to.write(process.header(self._nonce, False, {}))  # with the first message
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """One of worker.py's Worker's methods."""
+        """One of the methods of workers.Worker."""
         self.write(packed((name, dict(arguments))), START_SECONDS)
 
     def write(self, message: tuple[bytes, list[Tensor]], seconds: float) -> None:
         """Within so many seconds: one that does not read is killed."""
-        self._written(seconds, lambda: send(self._to, message))
+        timer = threading.Timer(seconds, self._kill, ["it did not read what it was sent"])
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._writes:
+                send(self._to, message)
+            self._heard = time.monotonic()  # from here on it shall say something
+        except (OSError, ValueError) as error:
+            raise WorkerError(self.fate() or f"{self.device}: {error}") from error
+        finally:
+            timer.cancel()
 
     def ping(self, silent_seconds: float) -> None:
         """It shall say something; killed if it has not for so long."""
@@ -90,7 +99,8 @@ class WorkerProcess:
             self._kill(f"it is stopped or hangs (nothing was heard of it for {silent:.0f} s)")
         elif not self.is_gone:
             with suppress(OSError, ValueError), self._writes:
-                ping(self._to)
+                self._to.write(_COUNT.pack(0))  # a message of nothing
+                self._to.flush()
 
     def answer(self, until: float, look: Callable[[], None]) -> Any:
         """To the oldest question that has none. look: called now and then meanwhile."""
@@ -117,14 +127,18 @@ class WorkerProcess:
         if not self._why:  # it may end just now; one that is gone has not been waited for yet
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_END_SECONDS if self.is_gone else 0.5)
-        if not self._why:
-            while (said := self._next()) is not None:
+        with suppress(queue.Empty):
+            while not self._why and (said := self._answers.get_nowait()) is not None:
                 if said[0] == "failed":
                     self._why = str(said[1])
         code = self.process.poll()
         if self._why or code is None:
             return self._why and f"{self.device}: {self._why}"
-        return f"{self.device}: its process ended {_ending(code)}{self._last_line()}"
+        ending = f"with exit code {code}"
+        if code < 0:
+            named = code in [-one for one in signal.Signals]
+            ending = f"by {signal.Signals(-code).name if named else f'signal {-code}'}"
+        return f"{self.device}: its process ended {ending}{self._last_line()}"
 
     def end(self) -> None:
         """Its memory is free afterwards."""
@@ -136,29 +150,9 @@ class WorkerProcess:
             self._to.close()
         self._errors.close()
 
-    def _next(self) -> tuple[str, Any] | None:
-        try:
-            return self._answers.get_nowait()
-        except queue.Empty:
-            return None
-
     def _kill(self, why: str) -> None:
         self._why = self._why or why
         self.process.kill()
-
-    def _written(self, seconds: float, write: Callable[[], Any]) -> None:
-        timer = threading.Timer(seconds, self._kill, ["it did not read what it was sent"])
-        timer.daemon = True
-        timer.start()
-        try:
-            with self._writes:
-                write()
-                self._to.flush()
-            self._heard = time.monotonic()  # from here on it shall say something
-        except (OSError, ValueError) as error:
-            raise WorkerError(self.fate() or f"{self.device}: {error}") from error
-        finally:
-            timer.cancel()
 
     def _read(self) -> None:
         answers = cast("IO[bytes]", self.process.stdout)
@@ -186,15 +180,6 @@ class WorkerProcess:
             lines = [line for line in lines if not line.startswith("[W")]  # torch's warnings
             return f" ({lines[-1].strip()[:300]})" if lines else ""
         return ""
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"with exit code {code}"
-    try:
-        return f"by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"by signal {-code}"
 
 
 def environment(
@@ -239,7 +224,6 @@ class _Pickler(pickle.Pickler):
         return number, isinstance(obj, torch.nn.Parameter), obj.dtype, tuple(obj.shape)
 
     def reducer_override(self, obj: Any) -> Any:
-        """See pickle."""
         if not isinstance(obj, torch.nn.Module):
             return NotImplemented
         made: Any = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -304,12 +288,6 @@ def receive(file: IO[bytes]) -> list[bytearray] | None:
         return [_exactly(file, size) for size in sizes]
     except (EOFError, OSError, ValueError):
         return None
-
-
-def ping(file: IO[bytes]) -> None:
-    """A message of nothing."""
-    file.write(_COUNT.pack(0))
-    file.flush()
 
 
 def _exactly(file: IO[bytes], size: int) -> bytearray:

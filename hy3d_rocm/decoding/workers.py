@@ -5,9 +5,9 @@ with us.
     frames = workers.share(family, z, {}, lambda group: decode(family, z, group=group))
 
 This process is rank 0 of the group, whose process groups are made by hand: torch.distributed's
-default group is left to others. The processes (worker.py) start with the first decode and keep the
-weights of the last VAE; they end with close(), after IDLE_SECONDS without a decode, and with this
-process, however that ends. Whatever is wrong with one of them this process decodes alone.
+default group is left to others. The processes (serve() below) start with the first decode and keep
+the weights of the last VAE; they end with close(), after `idle_seconds` without a decode, and with
+this process, however that ends. Whatever is wrong with one of them this process decodes alone.
 """
 
 from __future__ import annotations
@@ -15,26 +15,32 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import queue
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed
-import torch.nn.functional as F
 from torch import Tensor
 
-from hy3d_rocm.conv.errors import first_line
+from hy3d_rocm import meter
+from hy3d_rocm.conv.errors import described, first_line
+from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.decoding import together, worker_process
 from hy3d_rocm.decoding.copies import tensors_of
-from hy3d_rocm.decoding.families.base import StructuredFamily
+from hy3d_rocm.decoding.executor import decode_with_report, encode_with_report
+from hy3d_rocm.decoding.families import unproven_family
+from hy3d_rocm.decoding.families.base import Host, StructuredFamily
 from hy3d_rocm.decoding.families.changes import examined
 from hy3d_rocm.decoding.group import TIMEOUT_SECONDS, VARIABLES, Group
+from hy3d_rocm.decoding.plan import BudgetTooSmallError
 from hy3d_rocm.decoding.planning.jobs import Job, torch_backend
 from hy3d_rocm.decoding.report import DecodeCancelled
 from hy3d_rocm.decoding.stages import asked_to_stop, stage_of, warn_alone
@@ -46,10 +52,6 @@ _dist: Any = torch.distributed  # whose C++ classes have no types
 
 Result = TypeVar("Result")
 
-#: after which processes that nobody needs end
-IDLE_SECONDS = 600.0
-#: without a word from a process, which says one each second unless it is stopped or hangs
-SILENT_SECONDS = 60.0
 #: decodes in a row that a process was lost in, after which none is shared any more
 MOST_FAILURES = 3
 _PING_SECONDS = 1.0
@@ -57,23 +59,25 @@ _PING_SECONDS = 1.0
 _SETTLE_SECONDS, _FAILED_SECONDS = 30.0, 5.0
 _LOCALHOST = "127.0.0.1"
 _MOST_TEXT = 500  # of an error in a line of the log
-# What is found by its tensors' sums: of so many words of 8 bytes in a row, and of the rows.
-_COLUMNS = 4096
 
 
 class Workers:
     """device: of this process. others: one process each. prepare: called in each before anything of
-    the program that the VAEs are from is imported: a function that can be pickled. timeout: as
-    Group's. start_seconds, idle_seconds, silent_seconds: see the constants above.
+    the program that the VAEs are from is imported: a function that can be pickled.
 
     share() is for one decode at a time: a second one that begins meanwhile is done alone.
     """
 
+    timeout = TIMEOUT_SECONDS  # as Group's
+    start_seconds = worker_process.START_SECONDS
+    #: after which processes that nobody needs end
+    idle_seconds = 600.0
+    #: without a word from a process, which says one each second unless it is stopped or hangs
+    silent_seconds = 60.0
+
     def __init__(
         self, device: torch.device, others: Sequence[torch.device],
-        prepare: Callable[[], None] | None = None, *, timeout: float = TIMEOUT_SECONDS,
-        start_seconds: float = worker_process.START_SECONDS, idle_seconds: float = IDLE_SECONDS,
-        silent_seconds: float = SILENT_SECONDS,
+        prepare: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         for other in others:
             if other.type != device.type or other.type not in ("cpu", "cuda"):
@@ -81,8 +85,6 @@ class Workers:
                     f"{other} can't decode with {device}: give devices of one kind, GPUs or CPUs"
                 )
         self.device, self.others, self.prepare = device, tuple(others), prepare
-        self.timeout, self.start_seconds = timeout, start_seconds
-        self.idle_seconds, self.silent_seconds = idle_seconds, silent_seconds
         self.failures = 0
         self._lock = threading.Lock()
         self._workers: list[WorkerProcess] = []
@@ -158,22 +160,17 @@ class Workers:
         except worker_process.UnsendableError as error:
             self._refuse(family, f"this VAE can't be sent to another process: {error}")
             return work(None)
-        except worker_process.RefusedError as error:
-            self._end()
-            self._refuse(family, str(error))
-            return work(None)
-        except DecodeCancelled:  # some may have been told, and others not
-            self._end()
-            raise
-        except Exception as error:
+        except BaseException as error:
+            self._end()  # some may have been told, and others not
+            if isinstance(error, DecodeCancelled) or not isinstance(error, Exception):
+                raise
+            if isinstance(error, worker_process.RefusedError):
+                self._refuse(family, str(error))
+                return work(None)
             logger.debug("hy3d_rocm: the processes of a decode", exc_info=True)
-            self._end()
             self._log_alone(first_line(error, _MOST_TEXT))
             self._failed()
             return work(None)
-        except BaseException:
-            self._end()
-            raise
         finally:
             self._cancel = None
         if group is None:
@@ -307,7 +304,6 @@ class Workers:
         return group
 
     def _hear(self, seconds: float) -> list[Any]:
-        """What each answers."""
         until = time.monotonic() + seconds
         return [worker.answer(until, self._look) for worker in self._workers]
 
@@ -352,6 +348,112 @@ def why_alone(
     return together.why_not_by(strategy) or together.why_not_rows(job)
 
 
+# In a process: a rank with a device of its own, started by conv/probe/child.py
+
+
+def serve(header: dict[str, Any], commands: Any, report: Callable[[dict[str, Any]], None]) -> None:
+    Worker(header["flags"], commands, report).run()
+
+
+class Worker:
+    """What the host's messages, (name, arguments), do: a method each."""
+
+    def __init__(
+        self, flags: dict[str, bool], commands: Any, report: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._flags, self._report = flags, report
+        self._waiting: queue.SimpleQueue[list[bytearray]] = queue.SimpleQueue()
+        self._vae: Any = None
+        threading.Thread(target=self._read, args=(commands,), daemon=True).start()
+
+    def run(self) -> NoReturn:
+        """Carries out one message after the other. The process ends with the first that fails,
+        once it has said how: what other ranks wait for from it will not come."""
+        while True:
+            frames = self._waiting.get()
+            try:
+                name, arguments = worker_process.unpacked(frames)
+            except Exception as error:  # noqa: BLE001 - whatever the code of an object raises
+                self._say("refused", described(error, 500))
+                continue
+            try:
+                answer = getattr(self, name)(**arguments)
+            except (DecodeCancelled, BudgetTooSmallError) as error:  # all ranks have raised it
+                answer = str(error)[:500]
+            except BaseException as error:  # noqa: BLE001
+                self._say("failed", described(error, 500))
+                sys.stderr.flush()
+                os._exit(1)
+            del frames, arguments  # a VAE is large, and the next message may be far
+            self._say("done", answer)
+
+    def _read(self, commands: Any) -> None:
+        while (frames := worker_process.receive(commands)) is not None:
+            if frames:
+                self._waiting.put(frames)
+            else:
+                self._say("here", None)
+        os._exit(0)
+
+    def _say(self, what: str, value: Any) -> None:
+        try:
+            self._report({"event": what, "value": value})
+        except OSError:  # nobody is there any more
+            os._exit(0)
+
+    # What is asked
+
+    def begin(self, device: str, threads: int, prepare: Callable[[], None] | None) -> str:
+        """Its device's name. device: the kind; of GPUs this process sees one."""
+        if prepare is not None:
+            prepare()
+        self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
+        for name, value in self._flags.items():
+            getattr(torch._C, f"_set_{name}")(value)
+        if self.device.type == "cpu":
+            torch.set_num_threads(threads)
+            return "CPU"
+        torch.cuda.set_device(self.device)
+        torch.zeros(1, device=self.device)
+        return torch.cuda.get_device_name(self.device)
+
+    def join(self, port: int, rank: int, size: int, timeout: float) -> None:
+        """The group's store listens at the port."""
+        groups = _process_groups(_store(port, False), rank, size, timeout, self.device)
+        self.group = Group(*groups, timeout)
+        self.group.meet("the beginning of a group")
+
+    def hold(self, vae: Any, host: Host | None) -> None:
+        """A VAE, which takes the place of the one before. host: where a program manages it."""
+        self.drop()
+        self._vae = vae.to(self.device)
+        self._host = None if host is None else replace(host, device=self.device)
+
+    def drop(self) -> None:
+        self._vae = None
+        meter.give_back(self.device)
+
+    def carry_out(
+        self, shape: tuple[int, ...], dtype: Any, wishes: dict[str, Any], timestep: float | None,
+        encode: bool,
+    ) -> str:  # fmt: skip
+        """A decode or encode, with all ranks; the host sends its part of what has this shape."""
+        host = self._host
+        family = unproven_family(self._vae, encode, casts=host is not None and host.casts)
+        family.timestep = timestep
+        if family.seen is not None:
+            family.seen.proven = True  # the host has asked it
+        family.host = host
+        try:
+            with protect():
+                work = encode_with_report if encode else decode_with_report
+                source = torch.empty(shape, dtype=dtype, device="meta")
+                work(family, source, group=self.group, **wishes)
+        finally:
+            meter.give_back(self.device)
+        return ""
+
+
 # Which VAE a process has
 
 
@@ -359,31 +461,21 @@ def _is(known: tuple[Any, Any] | None, vae: Any, now: Any) -> bool:
     return known is not None and known[0]() is vae and known[1] == now
 
 
-def _host_of(family: Any) -> tuple[Any, ...] | None:
-    host = family.host
-    return None if host is None else (host.dtype, host.make_weights, host.casts)
+def _host_of(family: Any) -> Host | None:
+    """The same wherever its weights are now."""
+    nowhere = torch.device("meta")
+    host: Host | None = family.host
+    return None if host is None else replace(host, device=nowhere, runs_own_code=True)
 
 
 def _state_of(family: Any) -> list[Any]:
     """How its weights are read, what its modules are set to, and sums over the weights, wherever
     these are now."""
     host = _host_of(family)
-    casts = host is not None and host[2]
+    casts = host is not None and host.casts
     states = [examined(family.vae, encode, casts).state for encode in (False, True)]
-    return [host, states, [_sums(tensor) for tensor in tensors_of(family)]]
-
-
-def _sums(tensor: Tensor) -> tuple[Any, ...]:
-    """Of a tensor's bytes, in words of 64 bits: of all, and weighted by row and by column."""
-    told = (tensor.dtype, tuple(tensor.shape))
-    if tensor.is_meta or not tensor.numel():
-        return told
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    words = F.pad(flat, (0, -flat.numel() % (8 * _COLUMNS))).view(torch.int64).view(-1, _COLUMNS)
-    rows, columns = words.sum(1), words.sum(0)
-    numbers = torch.arange(1, max(len(rows), _COLUMNS) + 1, device=flat.device)
-    sums = rows.sum(), (rows * numbers[: len(rows)]).sum(), (columns * numbers[:_COLUMNS]).sum()
-    return (*told, *torch.stack(sums).tolist())
+    tensors = [(t.dtype, t.shape, together.sums_of(t)) for t in tensors_of(family)]
+    return [host, states, tensors]
 
 
 # Process groups
@@ -395,11 +487,6 @@ def _store(port: int, is_first: bool) -> Any:
     return _dist.TCPStore(
         _LOCALHOST, port, is_master=is_first, wait_for_workers=False, timeout=limit, **more
     )
-
-
-def made_group(port: int, rank: int, size: int, timeout: float, device: torch.device) -> Group:
-    """A rank's Group, by the store that rank 0 keeps at the port."""
-    return Group(*_process_groups(_store(port, False), rank, size, timeout, device), timeout)
 
 
 def _process_groups(

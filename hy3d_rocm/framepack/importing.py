@@ -64,7 +64,6 @@ class Hook(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of FramePack's memory module; None for anything else."""
         if not f".{fullname}".endswith("." + MODULE):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

@@ -9,10 +9,9 @@ It never swings. A value shrinks only down to what the largest need seen so far 
 it has grown (a section ran out of memory, or nearly) it never shrinks again in this run: so the
 direction changes at most once, whatever the sections say.
 
-And what to begin with on a card: the length of a video and the memory to preserve. The order of the
-lengths is specification 003's: 5 seconds first, 10 to 15 if that is stable, 3 to 5 with more memory
-preserved if it is not. FramePack's sections take the same memory whatever the length, so the length
-is bounded by main memory, where the finished frames and the weights wait.
+And what to begin with on a card (specification 003): the length of a video and the memory to
+preserve. FramePack's sections take the same memory whatever the length, so the length is bounded by
+main memory, where the finished frames and the weights wait.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Preservation:
         return self.preserved_bytes >= self.limit_bytes
 
     def line(self) -> str:
-        """As one line for the log."""
         return f"FramePack keeps {size_text(self.preserved_bytes)} free: {self.reason}"
 
 
@@ -155,7 +153,6 @@ class Recommendation:
     fits: bool
 
     def text(self) -> str:
-        """Two sentences."""
         share = round(100 * self.preserved_bytes / self.free_bytes) if self.free_bytes else 100
         weights = "all weights stay on the card" if self.fits else "the other weights are swapped"
         kept, free = size_text(self.preserved_bytes), size_text(self.free_bytes)

@@ -82,7 +82,6 @@ def is_on(part: Part, device: torch.device) -> bool:
 
 
 def move(part: Part, device: torch.device) -> None:
-    """The part's own weights to `device`."""
     apply: Callable[..., object] = part.module._apply  # the one that moves no child along
     apply(lambda tensor: tensor.to(device), recurse=False)
 
@@ -164,7 +163,6 @@ def runner_for(
 
 
 def held_bytes(parts: Sequence[Part], device: torch.device) -> int:
-    """What the parts have on `device`."""
     return sum(part.size_bytes for part in parts if is_on(part, device))
 
 

@@ -204,7 +204,13 @@ class MemmapSink(_FileSink):
             if not done:
                 npy.open_memmap(self._data, "w+", np.dtype(stored), tuple(shape))
             self._file = open(self._data, "r+b")  # noqa: SIM115  closed in _drop()
-            found, kind = self._header(self._file)
+            try:
+                npy.read_magic(self._file)
+                found, _, kind = npy.read_array_header_1_0(self._file)
+            except ValueError as error:
+                raise OutputError(
+                    f"{self._data} is damaged ({error}): start again with --restart"
+                ) from error
             offset, size = self._file.tell(), os.fstat(self._file.fileno()).st_size
             if found != tuple(shape) or kind != np.dtype(stored):
                 raise OutputError(f"{self._data} is of shape {found}: start again with --restart")
@@ -215,18 +221,6 @@ class MemmapSink(_FileSink):
             self._map = reserved(self._file, size)
         self._frames = torch.from_numpy(np.frombuffer(self._map, kind, offset=offset)).view(shape)
         return [min(max(done - b * shape[2], 0), shape[2]) for b in range(shape[0])]
-
-    def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], Any]:
-        """Shape and type of the open file, which is then behind them."""
-        try:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            found, _, kind = read(file)
-        except ValueError as error:
-            raise OutputError(
-                f"{self._data} is damaged ({error}): start again with --restart"
-            ) from error
-        return tuple(found), kind
 
     def host_bytes(self, shape: Shape) -> int:
         return max(_PASSED_BYTES, math.prod(shape[3:]) * shape[1] * 8) + (4 << 20)

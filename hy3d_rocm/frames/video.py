@@ -157,7 +157,6 @@ class Encoder:
             settle_folder(self.path.parent)
 
     def drop(self) -> None:
-        """Gives the file up and removes it."""
         # An open container writes its end when it is collected: into nothing, then.
         _drop(self._container, self._file)
         partial_of(self.path).unlink(missing_ok=True)

@@ -1,25 +1,12 @@
 """How much memory a pipeline needs: weights counted from its tensors, activations if measured. And
-whether that means that it is offloaded.
+whether that means that it is offloaded (docs/offload.md).
 
-The weights of a pipeline either stay on the accelerator ("resident"), or each component is moved
-there when it runs and back afterwards ("offloaded"). Resident is faster by the transfers and needs
-all weights and the activations at once. "auto" is resident where that fits:
+Activations are everything that a call allocates beside the pipeline's weights: latents, what layers
+hold, a library's workspace that comes from torch's allocator. What a call needs with all weights
+resident is their sum S plus the activations' peak A. It is kept in memory only.
 
-    weights + activations + headroom <= free
-
-docs/offload.md says what headroom is made of, and what is taken for activations that were never
-measured.
-
-Peak of a pipeline's activations, measured during its calls. Kept in memory only.
-
-Activations are here everything that a call allocates beside the pipeline's weights: latents,
-what layers hold, a library's workspace that comes from torch's allocator. What a call needs with
-all weights resident is their sum S plus the activations' peak A.
-
-A run with resident weights gives A directly: the allocator's peak less what was there before,
-weights included. Under model offload the weights on the device change during the call. Between
-two transfers they do not, and each transfer calls a component's `to`; so the peak is taken for
-each stretch between two of them, with the weights W that lie there then, and
+Under model offload each transfer calls a component's `to`; so the peak is taken for each stretch
+between two transfers, with the weights W that lie on the device then, and
 
     A = max over stretches of (peak of the stretch - W).
 
@@ -223,27 +210,6 @@ _lock = threading.Lock()
 _records: dict[Key, dict[Size | None, int]] = {}
 
 
-class Counters:
-    """The counters of torch's allocator for a CUDA or HIP device, in bytes."""
-
-    def __init__(self, device: torch.device) -> None:
-        import torch
-
-        self._device, self._cuda = device, torch.cuda
-
-    def allocated(self) -> int:
-        """Live now."""
-        return int(self._cuda.memory_allocated(self._device))
-
-    def peak(self) -> int:
-        """Most that was live at once since reset()."""
-        return int(self._cuda.max_memory_allocated(self._device))
-
-    def reset(self) -> None:
-        """The peak is what is live now."""
-        self._cuda.reset_peak_memory_stats(self._device)
-
-
 def activation_bound(peak_bytes: int, ran_component_bytes: Iterable[int]) -> int:
     """Most that the activations can have been in an offloaded run with this peak.
 
@@ -295,18 +261,20 @@ def _covers(at: Size, size: Size) -> bool:
 @contextmanager
 def measuring(
     pipeline: Any, device: torch.device | str, size: Size | None = None,
-    counters: Counters | None = None,
+    counters: Any = None,
 ) -> Iterator[None]:  # fmt: skip
     """Measures the calls made inside; afterwards estimate() knows the activations' peak.
 
-    size: as for recorded(). counters: torch's allocator's for `device` unless given. Resets the
+    size: as for recorded(). counters: torch.cuda on such a device, unless given. Resets the
     allocator's peak counter, of which there is one a device. Nothing is recorded on a CPU, under
     sequential offload (weights come and go layer by layer), or if the body raises. One call or
     one thread at a time on the device, or the others' memory is counted too.
     """
     target, mode = indexed(device), current_mode(pipeline)
     if counters is None and target.type == "cuda":
-        counters = Counters(target)
+        import torch
+
+        counters = torch.cuda
     if counters is None or mode == "sequential":
         why = "sequential offload is active" if mode == "sequential" else f"the device is {target}"
         logger.debug("activations are not measured: %s", why)
@@ -323,25 +291,30 @@ def measuring(
 class _Meter:
     """Peak of the activations, from counters and from where the weights are."""
 
-    def __init__(self, pipeline: Any, device: torch.device, counters: Counters) -> None:
+    def __init__(self, pipeline: Any, device: torch.device, counters: Any) -> None:
         self._pipeline, self._device, self._counters = pipeline, device, counters
         self._activations = self._peak = 0
 
     def start(self) -> None:
         self._modules = components_of(self._pipeline)
         self._weights = bytes_on(self._modules, self._device)
-        self._others = self._counters.allocated() - self._weights
-        self._counters.reset()
+        self._others = self._counters.memory_allocated(self._device) - self._weights
+        self._counters.reset_peak_memory_stats(self._device)
 
     def before(self) -> None:
-        peak = self._counters.peak() - self._others
-        self._peak = max(self._peak, peak)
+        peak = self._most()
         self._activations = max(self._activations, peak - self._weights)
 
     def after(self) -> None:
-        self._peak = max(self._peak, self._counters.peak() - self._others)
+        self._most()
         self._weights = bytes_on(self._modules, self._device)
-        self._counters.reset()
+        self._counters.reset_peak_memory_stats(self._device)
+
+    def _most(self) -> int:
+        """Since the last transfer, without what is not the pipeline's."""
+        peak: int = self._counters.max_memory_allocated(self._device) - self._others
+        self._peak = max(self._peak, peak)
+        return peak
 
     def stop(self, by_stretches: bool) -> int:
         """The activations' peak, or a bound of it where weights moved unseen."""

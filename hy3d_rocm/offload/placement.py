@@ -1,10 +1,5 @@
-"""Carrying a decision out on a pipeline: hooks on or off, weights where they belong.
-
-And the same for `to(device)` and `enable_model_cpu_offload()` without a device, called by code that
-is not ours. A loader that first moves the whole pipeline to the accelerator and then asks for
-offload needs room for the weights before anything is decided. So `to` has the scope's `room` make
-it.
-"""
+"""Carrying a decision out on a pipeline: hooks on or off, weights where they belong. And the same
+for `to(device)` and `enable_model_cpu_offload()` without a device, by code that is not ours."""
 
 from __future__ import annotations
 
@@ -64,11 +59,8 @@ def apply(
     free_bytes: free on `device` now, as the driver and the allocator say; what the pipeline
     itself has there is added. It may count what others would give back: `room` then makes them,
     before weights move there, and "auto" decides again if less came of it. Returns what holds
-    afterwards, with the reason. Left as they are, with a sentence: pipelines on a CPU, compiled
-    ones, ones without model offload, with a device map or group offload, and sequential offload
-    under "auto". Does not raise for a pipeline that cannot be changed: it is put back as it was,
-    and the sentence says what the matter is. What `progress` and `room` raise goes on, after the
-    pipeline is put back.
+    afterwards, with the reason, also where a pipeline is left as it is (docs/offload.md) or cannot
+    be changed: then it is put back as it was. What `progress` and `room` raise goes on after that.
     """
     check_policy(policy)
     target, pipeline = indexed(device), unwrap(pipeline)
@@ -97,20 +89,23 @@ def apply(
 
 def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) -> str | None:
     """Why the pipeline is left as it is; None: it is not."""
-    name = type(pipeline).__name__
+    name, as_it_is = type(pipeline).__name__, "offloaded" if mode == "model" else mode
     if not components.is_accelerator(device):
         return f"{name} runs on {device}: there is no accelerator to offload from, left as it is"
     compiled = compiled_components(pipeline)
     if compiled:
         return (
-            f"{', '.join(compiled)} of {name} is compiled: left {_in_words(mode)}, since offload "
+            f"{', '.join(compiled)} of {name} is compiled: left {as_it_is}, since offload "
             "hooks make torch.compile compile again at each move"
         )
     if not callable(getattr(pipeline, "enable_model_cpu_offload", None)):
-        return f"{name} has no enable_model_cpu_offload: left {_in_words(mode)}"
+        return f"{name} has no enable_model_cpu_offload: left {as_it_is}"
     if getattr(pipeline, "hf_device_map", None) is not None:
         return f"{name} has a device map, which places its weights: left as it is"
-    if any(_is_group_offloaded(module) for module in components_of(pipeline).values()):
+    parts = (part for module in components_of(pipeline).values() for part in module.modules())
+    # diffusers keeps its own hooks in a registry on each module.
+    registries = (getattr(part, "_diffusers_hook", None) for part in parts)
+    if any("group_offloading" in getattr(registry, "hooks", {}) for registry in registries):
         return f"{name} uses group offload, which places its weights: left as it is"
     if mode == "sequential" and policy == "auto":
         return (
@@ -118,16 +113,6 @@ def _why_not(pipeline: Any, policy: Policy, device: torch.device, mode: Mode) ->
             "its weights resident or moved by whole components"
         )
     return None
-
-
-def _in_words(mode: Mode) -> str:
-    return {"resident": "resident", "model": "offloaded", "sequential": "sequential"}[mode]
-
-
-def _is_group_offloaded(module: torch.nn.Module) -> bool:
-    """diffusers keeps its own hooks in a registry on each module."""
-    registries = (getattr(part, "_diffusers_hook", None) for part in module.modules())
-    return any("group_offloading" in getattr(registry, "hooks", {}) for registry in registries)
 
 
 def _carry_out(
@@ -257,11 +242,9 @@ def offload_scope(
 ) -> Iterator[Scope]:
     """While open, in this thread only: `enable_model_cpu_offload()` follows policy and `device`.
 
-    Needs diffusers_changes() to be applied. A call that names a device or gpu_id is its author's
-    and goes through unchanged. With a CPU as `device` the call does nothing but say so. memory is
-    asked at each such call; it may count what `room` would free (see apply). `to(device)` of a
-    pipeline is reported to `progress`, after `room` was asked for what is to move and headroom.
-    Scopes nest; the innermost counts.
+    Needs diffusers_changes() to be applied. A call that names a device or gpu_id goes through
+    unchanged. memory, room: see apply; `to(device)` of a pipeline is reported to `progress`, after
+    `room` was asked for what is to move and headroom. Scopes nest; the innermost counts.
     """
     scope = Scope(check_policy(policy), indexed(device), memory, progress, room)
     outer = current_scope()

@@ -18,16 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hy3d_rocm.offload import components
-from hy3d_rocm.offload.components import (
-    components_of,
-    distinct_tensors,
-    flat_hooks,
-    indexed,
-    is_kind,
-    memory_key,
-    size_bytes,
-    unwrap,
-)
 from hy3d_rocm.units import size_text
 
 if TYPE_CHECKING:
@@ -82,19 +72,17 @@ def move(
 ) -> int:  # fmt: skip
     """Moves a module's parameters and buffers to `device`; returns the bytes that were moved.
 
-    As module.to(device), with these differences: progress(done, total, "<what> to <device>") is
-    called at most ten times a second and at the end; tensors that share memory still share it
-    afterwards; no more than one parameter is in both places at a time; if anything raises (out of
-    memory, progress itself), what had moved goes back before the exception goes on.
-    Modules that have their own idea of moving (quantised ones, tensor subclasses, an own `to`,
-    gradients) are moved by their own `to` in one step. what: the module's name for people.
+    As module.to(device), but with progress(done, total, "<what> to <device>"); what shares memory
+    still shares it; no more than one parameter is in both places at a time; if anything raises
+    (progress itself, too), what had moved goes back. Modules that have their own idea of moving
+    (see is_plain) are moved by their own `to` in one step. what: the module's name for people.
     """
-    target, name = indexed(device), what or type(module).__name__
+    target, name = components.indexed(device), what or type(module).__name__
     if not is_plain(module):
         return _move_by_itself(module, target, progress, name)
-    tensors = distinct_tensors([module])
-    stay = {memory_key(t) for t in tensors if components.is_on(t, target)}
-    total = sum(size_bytes(t) for t in tensors if not components.is_on(t, target))
+    tensors = components.distinct_tensors([module])
+    stay = {components.memory_key(t) for t in tensors if components.is_on(t, target)}
+    total = sum(components.size_bytes(t) for t in tensors if not components.is_on(t, target))
     if len(stay) == len(tensors):
         return 0
     del tensors  # they would keep the old memory alive
@@ -105,11 +93,11 @@ def move(
     def there(tensor: torch.Tensor) -> torch.Tensor:
         if components.is_on(tensor, target):
             return tensor
-        key = memory_key(tensor)
+        key = components.memory_key(tensor)
         if key not in moved:
             moved[key] = _copy(tensor, target)
-            homes[memory_key(moved[key])] = components.device_of(tensor)
-            reporter.add(size_bytes(tensor))
+            homes[components.memory_key(moved[key])] = components.device_of(tensor)
+            reporter.add(components.size_bytes(tensor))
         return moved[key]
 
     try:
@@ -158,7 +146,7 @@ def _move_back(
     failed: list[Exception] = []
 
     def back(tensor: torch.Tensor) -> torch.Tensor:
-        key = memory_key(tensor)
+        key = components.memory_key(tensor)
         # Of memory that an RNN has made anew for its weights there nobody knows more.
         home = homes.get(key) or next(iter(homes.values()), None)
         if home is None or key in stay or not components.is_on(tensor, device):
@@ -184,8 +172,10 @@ def _move_by_itself(
     module: torch.nn.Module, device: torch.device, progress: Progress | None, name: str
 ) -> int:
     """module.to(device) in one step; back to where it was if that raises."""
-    elsewhere = [t for t in distinct_tensors([module]) if not components.is_on(t, device)]
-    total = sum(map(size_bytes, elsewhere))
+    elsewhere = [
+        t for t in components.distinct_tensors([module]) if not components.is_on(t, device)
+    ]
+    total = sum(map(components.size_bytes, elsewhere))
     origins = {str(components.device_of(t)) for t in elsewhere}
     del elsewhere  # they would keep the old memory alive
     reporter = Reporter(progress, total, name, device)
@@ -214,13 +204,11 @@ def reporting_moves(pipeline: Any, progress: Progress | None) -> Iterator[None]:
     """While open, `to(device)` of the pipeline's components is reported to `progress`, whoever
     calls it: a loader, the pipeline's own `to`, accelerate's hooks of model offload.
 
-    pipeline: anything that components_of() knows, a module alone included. Each transfer is one
-    sequence of progress calls ("unet to cuda:0"). An exception from progress breaks the move off,
-    and what had moved goes back (see move). What moves, and in which order, stays the caller's.
-    Without a report go: modules with a `to` of their own on the instance, moves that change the
-    dtype or the memory format, and non_blocking ones. Scopes nest; the outermost reports.
+    pipeline: anything that components_of() knows. What moves, and in which order, stays the
+    caller's. Without a report go: modules with a `to` of their own on the instance, moves that
+    change the dtype or the memory format, and non_blocking ones. Of nested scopes the outermost
+    reports.
     """
-
     with watched(
         pipeline, Listener(lambda module, device, name: move(module, device, progress, name))
     ):
@@ -244,7 +232,7 @@ def watched(pipeline: Any, listener: Listener) -> Iterator[bool]:
     Yields whether those of every component are seen. Several listeners may watch one pipeline; the
     first one with a mover moves.
     """
-    pipeline = unwrap(pipeline)
+    pipeline = components.unwrap(pipeline)
     own = getattr(pipeline, "__dict__", {})
     watch = own.get(_SLOT)
     if watch is None:
@@ -270,7 +258,7 @@ class _Watch:
         self._free: Callable[..., Any] | None = None
 
     def attach(self) -> None:
-        for name, module in components_of(self.pipeline).items():
+        for name, module in components.components_of(self.pipeline).items():
             found = vars(module).setdefault("to", functools.partial(self._to, module, name))
             self.complete &= self._is_ours(found)
         free = getattr(self.pipeline, _FREE, None)
@@ -279,7 +267,7 @@ class _Watch:
             vars(self.pipeline)[_FREE] = self._free_hooks
 
     def detach(self) -> None:
-        for module in components_of(self.pipeline).values():
+        for module in components.components_of(self.pipeline).values():
             if self._is_ours(vars(module).get("to")):
                 del vars(module)["to"]
         if self._free is not None:
@@ -294,7 +282,7 @@ class _Watch:
         try:
             device = _destination(module, args, kwargs)
             if device is None or all(
-                components.is_on(t, device) for t in distinct_tensors([module])
+                components.is_on(t, device) for t in components.distinct_tensors([module])
             ):
                 return module.to(*args, **kwargs)
             for listener in self.listeners:
@@ -315,8 +303,10 @@ class _Watch:
         """maybe_free_model_hooks: everything to the CPU, and new hooks, for which accelerate takes
         a module's `to` away."""
         assert self._free is not None  # set where this was put in place
-        for module in components_of(self.pipeline).values():
-            if any(is_kind(hook, "CpuOffload") for hook in flat_hooks(module)):
+        for module in components.components_of(self.pipeline).values():
+            if any(
+                components.is_kind(hook, "CpuOffload") for hook in components.flat_hooks(module)
+            ):
                 module.to("cpu")
         try:
             return self._free(*args, **kwargs)
@@ -344,4 +334,4 @@ def _destination(
         for tensor in [*module.parameters(), *module.buffers()]
     ):
         return None
-    return indexed(device)
+    return components.indexed(device)

@@ -2,14 +2,11 @@
 
 Under sequential offload (`accelerate.cpu_offload`, `enable_sequential_cpu_offload`) a parameter has
 its value only while the forward of the module that owns it runs. Hunyuan3D's paint pipeline reads
-two of its UNet's parameters at other times (`learned_text_clip_gen` before the loop,
-`learned_text_clip_ref` before each step's inner forward): "Cannot copy out of meta tensor".
+two of its UNet's parameters at other times: "Cannot copy out of meta tensor".
 
 A value is laid in the owner's `__dict__` under the parameter's name, where attribute access finds
-it before the parameter. accelerate works on `_parameters`, moves them as ever, and does not see it,
-so one value serves the whole call, and taking it out again leaves the module as it was. A
-TorchFunctionMode that swaps tensors as they are read would need no choice of parameters, but cost
-2 us on each torch function, of which sequential offload calls more than any other mode.
+it before the parameter. accelerate works on `_parameters` and does not see it. (A TorchFunctionMode
+that swaps tensors as they are read would cost 2 us on each torch function.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """PipelineProxy: a diffusers pipeline whose caller may place inputs and make generators wrongly.
 
-The proxy stands where the pipeline stood and holds no line of the caller's code. At each call it
-puts tensors on the device where the pipeline computes, and it gives a loop that reseeds once an
-image one generator for the whole batch.
-
 What makes a batch: all calls from one call site in one run of the calling function, or everything
 inside `with proxy.batch():`. A node that runs again with the same seed is a new run, hence a new
 batch, hence the same pictures.
@@ -13,14 +9,10 @@ is replaced by one on the CPU with its seed, and what a multiview pipeline's `en
 from the global state comes from a private CPU generator of the same seed. So "stream" gives on
 every device the noise that upstream gives on the CPU.
 
-What is promised about the global random states: a call that brings a generator leaves them as it
-found them. The reseeding that `generator=torch.manual_seed(seed)` does happens before the call can
-know of it; `batch()` puts that right too: at its end the states are what they were at its start. A
-call without a generator, or with one that is in use (drawn from since it was seeded), draws as its
-author wants. "legacy" changes nothing about generators but a device that would raise.
-
-Under accelerate's sequential offload, weights that a pipeline's own code reads while their module
-does not run have their values during a call (`hooks.py`).
+A call that brings a generator leaves the global random states as it found them. The reseeding that
+`generator=torch.manual_seed(seed)` does happens before the call can know of it; `batch()` puts that
+right too. A call without a generator, or with one that is in use (drawn from since it was seeded),
+draws as its author wants. "legacy" changes nothing about generators but a device that would raise.
 """
 
 from __future__ import annotations

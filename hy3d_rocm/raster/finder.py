@@ -29,11 +29,11 @@ from hy3d_rocm.diagnose.env.shown import first_line
 logger = logging.getLogger("hy3d_rocm")
 
 VARIABLE = "HY3D_RASTER"
-# What is asked for -> the module whose public names answer.
-SERVED = {
-    "custom_rasterizer": "hy3d_rocm.raster.custom_rasterizer",
-    "mesh_inpaint_processor": "hy3d_rocm.raster.mesh_processor",
-    "mesh_processor": "hy3d_rocm.raster.mesh_processor",
+# What is asked for -> the names of raster/served.py that answer.
+SERVED: dict[str, tuple[str, ...]] = {
+    "custom_rasterizer": ("interpolate", "rasterize"),
+    "mesh_inpaint_processor": ("meshVerticeInpaint",),
+    "mesh_processor": ("meshVerticeInpaint",),
 }
 _MARK = "__hy3d_rocm__"  # in a module of ours: why it was served
 _LOCK = threading.Lock()
@@ -139,8 +139,8 @@ class _Serving(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        ours = importlib.import_module(SERVED[name])
-        for public in ours.__all__:
+        ours = importlib.import_module("hy3d_rocm.raster.served")
+        for public in SERVED[name]:
             setattr(module, public, getattr(ours, public))
         module.__doc__, module.__file__ = ours.__doc__, ours.__file__
         setattr(module, _MARK, self.why)

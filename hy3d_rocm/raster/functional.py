@@ -23,14 +23,7 @@ from typing import Any
 import numpy as np
 
 from hy3d_rocm import _native
-from hy3d_rocm.raster.arrays import (
-    Raster,
-    Scattered,
-    checked_size,
-    checked_threads,
-    door_of,
-    leading,
-)
+from hy3d_rocm.raster import arrays
 from hy3d_rocm.units import brief
 
 RULES = ("topleft", "compat")
@@ -48,7 +41,7 @@ def rasterize(
     prior: Any = None,
     threads: int | None = None,
     cancel: Any = None,
-) -> Raster:
+) -> arrays.Raster:
     """Which face is seen in each pixel, and where on it.
 
     clip: (V, 4) vertices X, Y, Z, W in clip space, all finite.  faces: (F, 3) integers below V.
@@ -77,14 +70,14 @@ def drawn(
     with_depth: bool = True,
     threads: int | None = None,
     cancel: Any = None,
-) -> Raster:
+) -> arrays.Raster:
     """`rasterize`; without depth that of the result is None or whatever was made on the way."""
-    height, width = checked_size(size)
+    height, width = arrays.checked_size(size)
     _one_of("rule", rule, RULES)
-    door = door_of({"clip": clip, "faces": faces}, prior=prior)
-    threads = checked_threads(threads)
+    door = arrays.door_of({"clip": clip, "faces": faces}, prior=prior)
+    threads = arrays.checked_threads(threads)
     if door.on_gpu and (gpu := _gpu()) is not None:
-        found: Raster | None = gpu.rasterize_on_gpu(
+        found: arrays.Raster | None = gpu.rasterize_on_gpu(
             clip, faces, (height, width), rule=rule, prior=prior, cancel=cancel
         )
         if found is not None:
@@ -100,7 +93,7 @@ def drawn(
         threads=threads, cancel=cancel,
     )  # fmt: skip
     given = door.give(depth) if depth is not None else None
-    return Raster(door.give(index), door.give(barycentric), given)
+    return arrays.Raster(door.give(index), door.give(barycentric), given)
 
 
 def interpolate(
@@ -118,10 +111,10 @@ def interpolate(
     as `rasterize` gives them. The result is (..., C) float32. `faces` may be other triples than
     those of the picture, as long as there are as many: indices of texture coordinates.
     """
-    door = door_of({"attributes": attributes, "faces": faces, "face_index": face_index,
+    door = arrays.door_of({"attributes": attributes, "faces": faces, "face_index": face_index,
                     "barycentric": barycentric})  # fmt: skip
-    threads = checked_threads(threads)
-    space, weights = leading(barycentric, "barycentric", (3,))
+    threads = arrays.checked_threads(threads)
+    space, weights = arrays.leading(barycentric, "barycentric", (3,))
     if tuple(face_index.shape) != space:
         raise ValueError(
             f"face_index has shape {tuple(face_index.shape)} and barycentric "
@@ -151,7 +144,7 @@ def scatter(
     filter: str = "linear",  # noqa: A002  (the word for it)
     threads: int | None = None,
     cancel: Any = None,
-) -> Scattered:
+) -> arrays.Scattered:
     """Puts values into a texture where their texture coordinates say: back-projection.
 
     values: (..., C).  uv: (..., 2) in 0..1, (0, 0) the middle of the first texel and (1, 1) that
@@ -159,12 +152,12 @@ def scatter(
         out.  size: (height, width).  weights: (...), None for 1 each.
     filter: "linear" shares a value among four texels, "nearest" gives it to one.
     """
-    height, width = checked_size(size)
+    height, width = arrays.checked_size(size)
     _one_of("filter", filter, FILTERS)
-    door = door_of({"values": values, "uv": uv}, weights=weights)
-    threads = checked_threads(threads)
-    space, places = leading(uv, "uv", (2,))
-    _, flat = leading(values, "values", ("C",))
+    door = arrays.door_of({"values": values, "uv": uv}, weights=weights)
+    threads = arrays.checked_threads(threads)
+    space, places = arrays.leading(uv, "uv", (2,))
+    _, flat = arrays.leading(values, "values", ("C",))
     named = {"values": tuple(values.shape[:-1])}
     if weights is not None:
         named["weights"] = tuple(weights.shape)
@@ -181,7 +174,7 @@ def scatter(
         colours, door.floats(places, "uv", ("N", 2)), counted, texture, total, filter=filter,
         threads=threads, cancel=cancel,
     )  # fmt: skip
-    return Scattered(door.give(texture), door.give(total))
+    return arrays.Scattered(door.give(texture), door.give(total))
 
 
 def vertex_normals(
@@ -198,8 +191,8 @@ def vertex_normals(
     positions: (V, 3).  faces: (F, 3).
     """
     _one_of("weighting", weighting, WEIGHTINGS)
-    door = door_of({"positions": positions, "faces": faces})
-    threads = checked_threads(threads)
+    door = arrays.door_of({"positions": positions, "faces": faces})
+    threads = arrays.checked_threads(threads)
     places = door.floats(positions, "positions", ("V", 3))
     normals = np.empty(places.shape, np.float32)
     _native.vertex_normals(
@@ -227,7 +220,7 @@ def inpaint_vertices(
     Returns a new texture (float32) and a new mask (of the mask's type); inputs stay as they are.
     """
     _one_of("method", method, METHODS)
-    door = door_of({"texture": texture, "mask": mask, "positions": positions, "uvs": uvs,
+    door = arrays.door_of({"texture": texture, "mask": mask, "positions": positions, "uvs": uvs,
                     "faces": faces, "uv_faces": uv_faces})  # fmt: skip
     painted = np.array(door.floats(texture, "texture", ("H", "W", "C")), order="C")
     known = door.bytes_of(mask, "mask", painted.shape[:2])

@@ -178,7 +178,9 @@ def borders_of(family: Any, shape: tuple[int, ...], plan: Mapping[str, Any]) -> 
     if parameters.get("engine") == OWN_TILES:
         own = list(plan_own_tiles(family, shape, parameters).tiles)
         return Borders(_places(own, 1), _places(own, 2), _places(own, 0))
-    frames = _cuts(family, shape[2], int(parameters.get("chunk") or 0))
+    # The first frame of each chunk but the first: T latents make (T - 1) * factor + 1 frames.
+    time, chunk = int(family.factor[0]), int(parameters.get("chunk") or 0)
+    frames = tuple((t - 1) * time + 1 for t in range(chunk, shape[2], chunk)) if chunk else ()
     if parameters.get("engine") != "tiles":
         return Borders(frames=frames)
     tiles = list(tile_places(plan["tiles"]))
@@ -191,12 +193,6 @@ def _places(tiles: list[Any], axis: int) -> tuple[int, ...]:
     stops = sorted({g.out_stop[axis] for g in tiles})[:-1]
     middles = [(a + b) // 2 for a, b in zip(starts, stops, strict=False)]
     return tuple(sorted({*starts, *stops, *middles}))
-
-
-def _cuts(family: Any, latents: int, chunk: int) -> tuple[int, ...]:
-    """The first frame of each chunk but the first: T latents make (T - 1) * factor + 1 frames."""
-    time = int(family.factor[0])
-    return tuple((t - 1) * time + 1 for t in range(chunk, latents, chunk)) if chunk else ()
 
 
 def _is_reference(row: Row, exact: runs.Outcome) -> bool:

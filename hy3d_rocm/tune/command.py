@@ -15,7 +15,7 @@ from hy3d_rocm.conv.tiers import TIER_NAMES
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.tools import loading
 from hy3d_rocm.tune import fused, session, shapes
-from hy3d_rocm.tune.report import tune_dict, tune_text
+from hy3d_rocm.tune.session import tune_dict, tune_text
 
 FUSED = "fused"  # among the tiers: the kernels of decode()
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -69,8 +69,6 @@ def run_tune_command(arguments: argparse.Namespace) -> int:
         line = compiled()
     except KeyboardInterrupt:
         return 130
-    except RuntimeError as error:
-        line = f"the kernels of its fused decode were not compiled: {error}"
     if line:
         _say(line)
     return 0
@@ -90,8 +88,6 @@ def _run(arguments: argparse.Namespace, device: torch.device) -> tuple[Any, str,
         try:
             said = fused.tune_decode(*decode, _say, limit_s=arguments.limit, again=arguments.again)
             _say(said or "this decode is not computed by fused kernels")
-        except RuntimeError as error:
-            _say(f"the kernels of its fused decode were not measured: {error}")
         except KeyboardInterrupt:
             _say("interrupted; the tiles that were measured by then are kept")
             raise

@@ -194,11 +194,12 @@ def tune_decode(
     """Measures the tiles of a decode's fused kernels; a sentence, "" where it has none."""
     if plan is None or not is_fused(job, plan):
         return ""
-    layers = layers_of(job, plan)
-    if not layers:
-        return ""
-    outcome = measure_layers(layers, job.device, say, limit_s=limit_s, again=again, look=look)
-    return outcome.sentence()
+    try:
+        layers = layers_of(job, plan)
+        made = measure_layers(layers, job.device, say, limit_s=limit_s, again=again, look=look)
+    except RuntimeError as error:
+        return f"the kernels of its fused decode were not measured: {error}"
+    return made.sentence() if layers else ""
 
 
 def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lambda: None) -> str:
@@ -207,8 +208,11 @@ def compile_decode(job: Job, plan: Plan | None, look: Callable[[], object] = lam
     if plan is None or not is_fused(job, plan):
         return ""
     began, whose = time.monotonic(), f"of the decode {plan.variant.name}"
-    new = compile_ahead(job, plan.compiled)
-    ahead.finish(look)
+    try:
+        new = compile_ahead(job, plan.compiled)
+        ahead.finish(look)
+    except RuntimeError as error:
+        return f"the kernels of its fused decode were not compiled: {error}"
     left = sum(map(ahead.is_new, new))
     done = len(new) - left
     if not new:

@@ -194,7 +194,8 @@ class Lab:
         watch = self._watch or Watch(spec.device)
         found: dict[str, Measured] = {}
         with torch.no_grad():
-            call, timed = self._call(spec)
+            timed = Timed()
+            call = attempt(timed, functools.partial(make_call, spec), spec.device)
             if call is None:
                 why = timed.reason or ""
                 return dict.fromkeys(tiers, Measured("oom", detail=f"the input alone: {why}"))
@@ -203,8 +204,8 @@ class Lab:
                 self.running = candidate.tier
                 _look(candidate, call, watch)
             self.running = ""
-            sound = {str(i): c for i, c in enumerate(candidates) if c.timed.reason is None}
-            sound = {name: c for name, c in sound.items() if not c.wrong}
+            fit = (c for c in candidates if c.timed.reason is None and not c.wrong)
+            sound = {str(number): c for number, c in enumerate(fit)}
             interleave(
                 {name: c.function for name, c in sound.items()},
                 {name: c.timed for name, c in sound.items()}, watch, spec.device, _SERIES_S,
@@ -216,11 +217,6 @@ class Lab:
         del call, candidates, sound
         releasing.release(spec.device)
         return {name: found[name] for name in tiers if name in found}
-
-    @staticmethod
-    def _call(spec: ConvSpec) -> tuple[ConvCall | None, Timed]:
-        timed = Timed()
-        return attempt(timed, functools.partial(make_call, spec), spec.device), timed
 
     def _candidates(
         self, name: str, call: ConvCall, found: dict[str, Measured]

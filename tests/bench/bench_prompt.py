@@ -100,7 +100,7 @@ def main() -> int:
     from hy3d_rocm.comfy.patches.engine import PatchSet
 
     torch.set_num_threads(1)
-    (place,) = upstream.find_core({})
+    (place,) = upstream.find("comfyui", {})
     patches = PatchSet("prompts")
     patches.apply(vaes.PROMPTS.changes(place))
     found = measured(execution, options.rounds)

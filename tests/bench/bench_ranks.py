@@ -45,6 +45,25 @@ def timed(work: Callable[[], Any], repeats: int) -> tuple[Any, float, float, int
     return result, seconds[0], statistics.median(seconds[1:]), peak
 
 
+def stalls_of(group: Group) -> list[tuple[torch.cuda.Event, torch.cuda.Event]]:
+    """Gets pairs of events between which the GPU's stream only waits for other ranks, until
+    group.wait is deleted again."""
+    own, found = group.wait, list[tuple[torch.cuda.Event, torch.cuda.Event]]()
+
+    def wait(works: Any, held: Any, on_stream: bool, timeouts: int = 1) -> None:
+        if not on_stream:
+            own(works, held, on_stream, timeouts)
+            return
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        before.record()
+        own(works, held, on_stream, timeouts)
+        after.record()
+        found.append((before, after))
+
+    vars(group)["wait"] = wait
+    return found
+
+
 def measured(
     name: str, group: Group, device: torch.device, repeats: int, in_float32: bool
 ) -> dict[str, Any]:  # fmt: skip
@@ -60,11 +79,12 @@ def measured(
         group.meet(f"{name} alone")
         run = lambda: decode_with_report(vae, z, group=group)  # noqa: E731
         run()
-        before, group.stalls = group.sent_bytes, []
+        before, waits = group.sent_bytes, stalls_of(group)
         (frames, report), first, median, peak = timed(run, repeats)
     torch.cuda.synchronize()
-    stalls = sum(a.elapsed_time(b) for a, b in group.stalls) / 1e3 / repeats
-    group.stalls, sent = None, (group.sent_bytes - before) / repeats
+    stalls = sum(a.elapsed_time(b) for a, b in waits) / 1e3 / repeats
+    del vars(group)["wait"]
+    sent = (group.sent_bytes - before) / repeats
     told = group.meet(f"{name} together", values=[peak, report.predicted_peak_bytes, stalls, sent])
     if alone is None:
         return {}

@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from hy3d_rocm.bench.terminal import BenchError  # noqa: E402
+from hy3d_rocm.bench.timing import BenchError  # noqa: E402
 from tools.dev.bench.raster_command import add_raster_options, pictures_of, report_raster  # noqa: E402
 from tools.dev.bench.raster_jobs import PEERS, Peer  # noqa: E402
 from tools.dev.bench.raster_turns import RasterSettings, contenders_of  # noqa: E402

@@ -41,7 +41,8 @@ def pair() -> Any:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     own = torch.device("cuda", 0)
     found = further_devices(parse_devices("0,1"), own)
-    which = Workers(own, found, silent_seconds=5.0)
+    which = Workers(own, found)
+    which.silent_seconds = 5.0
     yield which
     which.close()
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = kept

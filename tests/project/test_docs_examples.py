@@ -21,6 +21,7 @@ from typing import Any
 import how_much
 import pytest
 import torch
+import warm_start
 from bench_results import RESULTS
 from decode_doubles import tiny_latents, tiny_vae
 from doc_commands import ROOT, Block, Command, blocks, commands
@@ -32,8 +33,9 @@ from examples.demo import delight as demo_delight
 from examples.demo import run as demo
 from examples.render.command import build_parser as render_parser
 from hy3d_rocm import cli
+from hy3d_rocm.conv.probe import process
 from hy3d_rocm.diagnose.doctor import examination
-from hy3d_rocm.diagnose.doctor.report import Examination
+from hy3d_rocm.diagnose.doctor.examination import Examination
 from tools.dev.bench.__main__ import build_parser as bench_parser
 
 HAS_GPU = torch.cuda.is_available()
@@ -202,10 +204,7 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The demo with small frames and pictures. Its decodes are in processes forked from one that
     has imported torch and diffusers, which takes longer than what they do."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    server = Server(
-        "diffusers.models.autoencoders.autoencoder_kl_hunyuan_video", "safetensors.torch",
-        "examples.demo_vae",
-    )  # fmt: skip
+    server = Server("safetensors.torch", "examples.demo_vae")
     monkeypatch.setattr(demo, "subprocess", Forked(server))
     small = functools.partial(demo_vae.held_out_clip, height=96, width=128)
     monkeypatch.setattr(demo_vae, "held_out_clip", small)
@@ -275,7 +274,7 @@ RUN = {" ".join(words_of(c)): c for c in OURS if not why_not(c)}
 def test_a_command_runs_as_it_stands(
     line: str, desk: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    if line.startswith("demo") and hasattr(os, "fork") and not how_much.FULL:
+    if line.startswith("demo") and warm_start.IS_THERE and not how_much.FULL:
         request.getfixturevalue("small_demo")
     if HAS_GPU and line.startswith("tune"):
         pytest.skip("minutes on a GPU")
@@ -330,6 +329,8 @@ def a_spec(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:
 
     call = make_call(torch.zeros(1, 2, 3, 4, 4), torch.zeros(2, 2, 3, 3, 3))
     names.update(spec=call.spec, specs=[call.spec])
+    if warm_start.IS_THERE:  # a child that tries it need not import torch
+        patch.setattr(process, "start", warm_start.start)
 
 
 def a_mesh(names: dict[str, Any], patch: pytest.MonkeyPatch) -> None:

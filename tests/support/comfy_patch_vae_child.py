@@ -44,7 +44,7 @@ KINDS = ("hunyuan", "wan", "image")
 def patched(mode: str) -> Iterator[None]:
     os.environ["HY3D_ROCM_VAE"] = mode
     os.environ["HY3D_ROCM_VAE_BUDGET"] = "300MB"
-    (place,) = upstream.find_core({})
+    (place,) = upstream.find("comfyui", {})
     different = vaes.CORE_SPECS[0].expects(place)
     assert different is None, different
     patches = PatchSet("core-vae")

@@ -54,7 +54,7 @@ class Source:
 
     def make(self) -> Any:
         RAN.append("source")
-        made = upstream.module("hy3dgen.texgen.hunyuanpaint.pipeline").Pipeline()
+        made = upstream.part("hy3dgen.texgen.hunyuanpaint.pipeline").Pipeline()
         made.maybe_free_model_hooks = lambda: RAN.append("delight")  # at the end of each call
         return made, torch.zeros(1, 4, 4, 3)
 
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 upstream = patches_doubles.load_upstream(patches_doubles.DOUBLE)
-node = upstream.node("Hy3DDelightImage")
+node = upstream.part("Hy3DDelightImage")
 node.RETURN_TYPES = ("IMAGE",)
 nodes.NODE_CLASS_MAPPINGS.update({"Source": Source, "Sink": Sink, "Hy3DDelightImage": node})
 with patches_doubles.patched(upstream, "delight"):

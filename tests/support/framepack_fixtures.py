@@ -131,9 +131,9 @@ def wrapper_found(comfy: Any) -> Iterator[Any]:
     assert spec.loader is not None
     made = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    from hy3d_rocm.comfy.patches.upstream import find_framepack
+    from hy3d_rocm.comfy.patches.upstream import find
 
-    (found,) = find_framepack(made.NODE_CLASS_MAPPINGS)
+    (found,) = find("framepack", made.NODE_CLASS_MAPPINGS)
     yield found
     importing.uninstall()
     for name in [n for n in sys.modules if n == PACKAGE or n.startswith(PACKAGE + ".")]:

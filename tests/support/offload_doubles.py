@@ -120,14 +120,14 @@ class SimulatedAccelerator:
                 seen.add(self.place(tensor))
                 self.track(tensor, device)
 
-    # measure.Counters
-    def allocated(self) -> int:
+    # As torch.cuda's.
+    def memory_allocated(self, device: Any) -> int:
         return self.live[ACCELERATOR]
 
-    def peak(self) -> int:
+    def max_memory_allocated(self, device: Any) -> int:
         return self.most[ACCELERATOR]
 
-    def reset(self) -> None:
+    def reset_peak_memory_stats(self, device: Any) -> None:
         self.most[ACCELERATOR] = self.live[ACCELERATOR]
 
 

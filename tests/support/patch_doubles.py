@@ -12,14 +12,14 @@ import pytest
 from hy3d_rocm.comfy.patches.engine import Change
 from hy3d_rocm.comfy.patches.install import Installation, install_patches
 from hy3d_rocm.comfy.patches.upstream import (
-    PAINT_PIPELINE,
+    KNOWN,
     Pack,
     PatchSpec,
-    Upstream,
+    Place,
     defaults_differ,
-    find_upstreams,
+    find,
+    function_differs,
     names_missing,
-    node_differs,
 )
 
 
@@ -27,14 +27,15 @@ def install(
     specs: Callable[[], Sequence[PatchSpec]], environ: Mapping[str, str]
 ) -> Installation | None:
     """Only these patches of ComfyUI-Hunyuan3DWrapper."""
-    return install_patches(environ, (Pack(find_upstreams, specs, "run on the right device"),))
+    return install_patches(environ, (Pack("hunyuan3d", specs, "run on the right device"),))
 
 
-def find_upstream(node_class_mappings: Mapping[str, Any]) -> Upstream | None:
+def find_upstream(node_class_mappings: Mapping[str, Any]) -> Place | None:
     """The copy whose nodes ComfyUI runs; None if the wrapper is not loaded."""
-    return next(iter(find_upstreams(node_class_mappings)), None)
+    return next(iter(find("hunyuan3d", node_class_mappings)), None)
 
 
+PAINT_PIPELINE: str = KNOWN["packs"]["hunyuan3d"]["module"]
 FOLDER = "/srv/ComfyUI/custom_nodes/ComfyUI-Hunyuan3DWrapper"
 
 NODES = '''
@@ -160,22 +161,26 @@ def marking(word: str) -> Callable[[Any], Any]:
     return make
 
 
-def _expect_delight(upstream: Upstream) -> str | None:
-    return node_differs(
+def _differs(upstream: Place, node: str, **known: tuple[str, ...]) -> str | None:
+    return function_differs(upstream.part(node), node, "process", {"is_node": True, **known})
+
+
+def _expect_delight(upstream: Place) -> str | None:
+    return _differs(
         upstream, "Hy3DDelightImage",
         parameters=("delight_pipe", "image", "seed"), names=("manual_seed",),
     )  # fmt: skip
 
 
-def _expect_decode(upstream: Upstream) -> str | None:
-    node: Any = upstream.node("Hy3DVAEDecode")
-    return node_differs(upstream, "Hy3DVAEDecode", parameters=("vae", "latents")) or (
+def _expect_decode(upstream: Place) -> str | None:
+    node: Any = upstream.part("Hy3DVAEDecode")
+    return _differs(upstream, "Hy3DVAEDecode", parameters=("vae", "latents")) or (
         defaults_differ(node.process, {"force_offload": True})
     )
 
 
-def _expect_paint(upstream: Upstream) -> str | None:
-    pipeline = upstream.module(PAINT_PIPELINE)
+def _expect_paint(upstream: Place) -> str | None:
+    pipeline = upstream.part(PAINT_PIPELINE)
     return names_missing(pipeline.HunyuanPaintPipeline.__call__, ("to",))
 
 
@@ -183,19 +188,19 @@ SPECS = (
     PatchSpec(
         "delight", _expect_delight,
         lambda upstream: [
-            Change(upstream.node("Hy3DDelightImage"), "INPUT_TYPES", marking("types")),
-            Change(upstream.node("Hy3DDelightImage"), "process", marking("delight")),
+            Change(upstream.part("Hy3DDelightImage"), "INPUT_TYPES", marking("types")),
+            Change(upstream.part("Hy3DDelightImage"), "process", marking("delight")),
         ],
     ),
     PatchSpec(
         "vae-decode", _expect_decode,
-        lambda upstream: [Change(upstream.node("Hy3DVAEDecode"), "process", marking("decode"))],
+        lambda upstream: [Change(upstream.part("Hy3DVAEDecode"), "process", marking("decode"))],
     ),
     PatchSpec(
         "multiview", _expect_paint,
         lambda upstream: [
             Change(
-                upstream.module(PAINT_PIPELINE).HunyuanPaintPipeline, "__call__", marking("paint")
+                upstream.part(PAINT_PIPELINE).HunyuanPaintPipeline, "__call__", marking("paint")
             )
         ],
     ),

@@ -147,9 +147,9 @@ def load_upstream(folder: Path, package: str = PACKAGE) -> Any:
     assert spec.loader is not None
     made = sys.modules[package] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    from hy3d_rocm.comfy.patches.upstream import find_upstreams
+    from hy3d_rocm.comfy.patches.upstream import find
 
-    return next(iter(find_upstreams(made.NODE_CLASS_MAPPINGS)))
+    return next(iter(find("hunyuan3d", made.NODE_CLASS_MAPPINGS)))
 
 
 @contextmanager
@@ -183,6 +183,6 @@ def settings_are(monkeypatch: pytest.MonkeyPatch, **values: Any) -> None:
 
 def run(upstream: Any, node: str, **inputs: Any) -> Any:
     """As ComfyUI runs a V1 node: a new object, inputs by name."""
-    node_class = upstream.node(node)
+    node_class = upstream.part(node)
     method: Callable[..., Any] = getattr(node_class(), node_class.FUNCTION)
     return method(**inputs)

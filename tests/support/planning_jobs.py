@@ -17,8 +17,7 @@ F32 = torch.float32
 
 def job(device: Any = CPU, **changes: Any) -> Job:
     family = Thing(
-        factor=(4, 8), has_global_norms=False, out_shape=lambda s: (*s, 1),
-        moments_shape=lambda s: (*s, 2),
+        factor=(4, 8), has_global_norms=False, out_shape=lambda s, encode: (*s, 1 + encode)
     )  # fmt: skip
     made = Job(family, (1, 16, 9, 16, 16), device, F32, F32, torch_backend)
     return replace(made, **changes)

@@ -199,6 +199,6 @@ def applied(place: Any, *specs: Any) -> Iterator[None]:
 def core_patched() -> Iterator[None]:
     from hy3d_rocm.comfy.patches import upstream, vaes
 
-    (place,) = upstream.find_core({})
+    (place,) = upstream.find("comfyui", {})
     with applied(place, *vaes.CORE_SPECS):
         yield

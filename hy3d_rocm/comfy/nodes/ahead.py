@@ -1,9 +1,6 @@
-"""The nodes that look ahead of a decode: what it would take, and its convolutions measured.
-
-Memory Plan says beforehand how a decode would go: the ways to decode a size, what each takes, and
-which would be taken, as text and as a picture with a bar for each way. Tune VAE measures ahead, as
-`hy3d-rocm tune`, the VAE's own shapes, those of the way that decode() would take for this size.
-"""
+"""The nodes that look ahead of a decode. Memory Plan says how it would go: the ways to decode a
+size, what each takes, and which would be taken, as text and as a picture. Tune VAE measures ahead,
+as `hy3d-rocm tune`, the shapes of the way that decode() would take for this size."""
 
 from __future__ import annotations
 
@@ -20,15 +17,7 @@ from comfy_api.v0_0_2 import io, ui
 
 from hy3d_rocm import meter
 from hy3d_rocm.comfy import memory, picture, vaes
-from hy3d_rocm.comfy.nodes.common import (
-    EachTime,
-    Node,
-    Wanted,
-    asked,
-    latent_shape,
-    never_the_same,
-    text_and_picture,
-)
+from hy3d_rocm.comfy.nodes import common
 from hy3d_rocm.comfy.picture import BRIGHT, DIM, MARGIN, WARM, WIDTH, cut
 from hy3d_rocm.comfy.running import Asked, TimeBar, Watcher, current_device, said
 from hy3d_rocm.conv import probe as probing
@@ -43,8 +32,7 @@ from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.tools.planning import Explained, explain, seconds_text
 from hy3d_rocm.tune.fused import compile_decode, tune_decode
 from hy3d_rocm.tune.measure import Lab
-from hy3d_rocm.tune.report import tune_text
-from hy3d_rocm.tune.session import Wishes, tune_shapes
+from hy3d_rocm.tune.session import Wishes, tune_shapes, tune_text
 from hy3d_rocm.tune.shapes import Shape, collect_decode
 from hy3d_rocm.units import size_text
 
@@ -64,7 +52,7 @@ _BUDGETS = 2.5
 _FLAT = 4
 
 
-class Hy3DRocmMemoryPlan(Node):
+class Hy3DRocmMemoryPlan(common.Node):
     """Which ways there are to decode a size, what each takes, and which would be taken."""
 
     @classmethod
@@ -74,41 +62,38 @@ class Hy3DRocmMemoryPlan(Node):
             is_size = isinstance(parse_budget(budget.strip() or None), int)
         except (ValueError, AttributeError):
             is_size = False
-        return "" if is_size and not inputs.get("memory_fraction") else never_the_same()
+        return "" if is_size and not inputs.get("memory_fraction") else common.never_the_same()
 
     @classmethod
     def execute(
-        cls, vae: Any, width: int, height: int, frames: int, budget: str, strategy: str,
-        precision: str, samples: Any = None, **options: Any,
-    ) -> io.NodeOutput:  # fmt: skip
-        wanted = Wanted(width, height, frames, samples)
-        text, image, bytes_text = plan(vae, wanted, budget, strategy, precision, options)
-        return io.NodeOutput(text, image, bytes_text, ui=text_and_picture(text, image))
+        cls, vae: Any, width: int, height: int, frames: int, samples: Any = None, **inputs: Any
+    ) -> io.NodeOutput:
+        text, image, bytes_text = plan(vae, common.Wanted(width, height, frames, samples), inputs)
+        return io.NodeOutput(text, image, bytes_text, ui=common.text_and_picture(text, image))
 
 
-def plan(
-    vae: Any, wanted: Wanted, budget: str, strategy: str, precision: str, options: dict[str, Any]
-) -> tuple[str, torch.Tensor, str]:
+def plan(vae: Any, wanted: common.Wanted, inputs: dict[str, Any]) -> tuple[str, torch.Tensor, str]:
     """Text, picture (1, H, W, 3) and the budget as bytes. Nothing is decoded or loaded.
 
     ValueError (a sentence) for a size, budget, strategy or option that is none.
     """
-    check_choice("strategy", strategy, STRATEGIES)
-    check_choice("precision", precision, PRECISIONS)
-    what = asked(budget, strategy, precision, options)
+    what = common.asked(inputs)
+    check_choice("strategy", what.strategy, STRATEGIES)
+    check_choice("precision", what.precision, PRECISIONS)
     try:
         family = vaes.family_of(vae)
     except TypeError as error:
-        return _of_unknown(said(error), what.budget, budget)
-    shape = latent_shape(family, wanted)
+        return _of_unknown(said(error), what.budget, inputs["budget"])
+    shape = common.latent_shape(family, wanted)
     place = vaes.place_of(family)
     with Watcher() as watcher, current_device(place), torch.no_grad():
         fallback = what.options.fallback_precision
-        dtype = choose_precision(precision, family.dtype, place, fallback).dtype
+        dtype = choose_precision(what.precision, family.dtype, place, fallback).dtype
         job = vaes.job_of(family, shape, dtype, device=place)
         room = _budget(vae, job.device, what)
         bar = comfy.utils.ProgressBar(1)
-        found = explain(job, room, strategy, what.options, watcher.throw, bar.update_absolute)
+        report = bar.update_absolute
+        found = explain(job, room, what.strategy, what.options, watcher.throw, report)
     return "\n".join(found.lines()), draw(found), str(room.device_bytes)
 
 
@@ -256,7 +241,7 @@ def _x(count: int, right: int, top: float) -> int:
 logger = logging.getLogger("hy3d_rocm")
 
 
-class Hy3DRocmTuneVAE(EachTime):
+class Hy3DRocmTuneVAE(common.EachTime):
     """`hy3d-rocm tune` for the VAE and size of a workflow."""
 
     @classmethod
@@ -265,11 +250,11 @@ class Hy3DRocmTuneVAE(EachTime):
         again: bool = False, retry_hung: bool = False,
     ) -> io.NodeOutput:  # fmt: skip
         wishes = Wishes(again=again, retry_hung=retry_hung, limit_s=float(seconds))
-        report = tune(vae, Wanted(width, height, frames, samples), wishes)
+        report = tune(vae, common.Wanted(width, height, frames, samples), wishes)
         return io.NodeOutput(report, ui=ui.PreviewText(report))
 
 
-def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
+def tune(vae: Any, wanted: common.Wanted, wishes: Wishes) -> str:
     """A report in lines. Cancel goes through; what was measured by then is kept.
 
     ValueError (a sentence) for a size that is none, and for a VAE whose layers are not known.
@@ -282,21 +267,15 @@ def tune(vae: Any, wanted: Wanted, wishes: Wishes) -> str:
         )
     freed = memory.free_everything().splitlines()[-1]
     began, say = time.monotonic(), functools.partial(logger.info, "[Tune VAE] %s")
-    try:
-        with Watcher() as watcher, torch.inference_mode(False), current_device(job.device):
-            tiles = tune_decode(
-                job, plan, say, limit_s=wishes.limit_s, again=wishes.again, look=watcher.throw
-            )
-    except RuntimeError as error:
-        tiles = f"the kernels of its fused decode were not measured: {said(error)}"
+    with Watcher() as watcher, torch.inference_mode(False), current_device(job.device):
+        tiles = tune_decode(
+            job, plan, say, limit_s=wishes.limit_s, again=wishes.again, look=watcher.throw
+        )
     left = max(wishes.limit_s - (time.monotonic() - began), 0.0)
     shapes, whose = collect_decode(job, plan)
     report = measure(shapes, job.device, replace(wishes, limit_s=left))
-    try:
-        with Watcher() as watcher, current_device(job.device):
-            compiled = compile_decode(job, plan, watcher.throw)
-    except RuntimeError as error:
-        compiled = f"the kernels of its fused decode were not compiled: {said(error)}"
+    with Watcher() as watcher, current_device(job.device):
+        compiled = compile_decode(job, plan, watcher.throw)
     lines = "\n".join(filter(None, (report, tiles, compiled)))
     return f"{len(shapes)} convolutions {whose}\n{freed}\n\n{lines}".rstrip()
 
@@ -322,7 +301,7 @@ def measure(
     return tune_text(report, default)
 
 
-def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
+def _decode_of(vae: Any, wanted: common.Wanted) -> tuple[Job, Plan | None]:
     """What would be decoded, and how it would be, with all of the device's memory."""
     try:
         family = vaes.family_of(vae)
@@ -334,7 +313,7 @@ def _decode_of(vae: Any, wanted: Wanted) -> tuple[Job, Plan | None]:
     options = DecodeOptions()
     place = vaes.place_of(family)
     with current_device(place), torch.no_grad():
-        shape = latent_shape(family, wanted)
+        shape = common.latent_shape(family, wanted)
         job = vaes.job_of(family, shape, family.dtype, device=place)
         if job.device.type == "cpu":
             return job, None

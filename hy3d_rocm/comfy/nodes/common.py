@@ -1,8 +1,7 @@
 """What the nodes' modules share: their schemas (nodes.toml), what inputs mean, and fingerprints.
 
 A number widget can't be empty, so each option of a decode that may be None has a number that means
-it. All options are optional inputs, so that prompts saved without them still run, and folded away
-where the front end knows advanced inputs.
+it. All options are optional inputs, so that prompts saved without them still run.
 """
 
 from __future__ import annotations
@@ -32,15 +31,6 @@ _PLAIN = DecodeOptions()
 # The numbers that stand for None, or for as much as is sensible.
 _NONE_AT = {"memory_fraction": 0.0, "chunk_size": 0, "slice_mb": 0, "cleanup_frequency": -1,
             "halo_pixels": -1}  # fmt: skip
-# What the nodes offer, by the names of their inputs.
-DEFAULTS: dict[str, Any] = {
-    name: _NONE_AT[name] if getattr(_PLAIN, name, None) is None else getattr(_PLAIN, name)
-    for name in (
-        "memory_threshold", "memory_fraction", "cpu_offload", "chunk_size", "cleanup_frequency",
-        "synchronization", "fallback_precision", "slice_mb", "statistic_passes", "halo_pixels",
-        "overlap_pixels", "min_tile_pixels",
-    )
-}  # fmt: skip
 
 
 class _Any(str):
@@ -88,8 +78,9 @@ def _input(name: str, written: dict[str, Any]) -> Any:
     given = {**({} if "kind" in written else _tables()["common"][name]), **written}
     kind, is_advanced = _kind(given.pop("kind")), given.pop("advanced", False)
     given["tooltip"] = _text(given["tooltip"])
-    if name in DEFAULTS:
-        given.setdefault("default", DEFAULTS[name])
+    usual = getattr(_PLAIN, name, None)
+    if usual is not None or name in _NONE_AT:
+        given.setdefault("default", _NONE_AT[name] if usual is None else usual)
     if "options" in given:
         found = given["options"]
         given["options"] = list(_OPTIONS[found] if isinstance(found, str) else found)
@@ -159,13 +150,12 @@ def never_the_same() -> float:
     return float("nan")
 
 
-def asked(
-    budget: str, strategy: str, precision: str, options: dict[str, Any], who: str = "VAE.decode"
-) -> Asked:
-    """What a node's inputs ask for. options: the optional ones. who: the node, for the log.
-    ValueError (a sentence) for a budget, devices or an option that are none."""
-    request = parse_budget(budget.strip() or None)
-    options = dict(options)
+def asked(inputs: dict[str, Any], who: str = "VAE.decode") -> Asked:
+    """What a node's inputs ask for: budget, strategy, precision and the optional ones. who: the
+    node, for the log. ValueError (a sentence) for a budget, devices or an option that are none."""
+    options = dict(inputs)
+    request = parse_budget(options.pop("budget").strip() or None)
+    strategy, precision = options.pop("strategy"), options.pop("precision")
     devices = str(options.pop("devices", ""))
     parse_devices(devices)
     return Asked(request, strategy, precision, decode_options(options), who, devices)
@@ -176,11 +166,11 @@ def decode_options(given: dict[str, Any]) -> DecodeOptions:
 
     ValueError (a sentence) for a value that DecodeOptions does not take.
     """
-    values = {**DEFAULTS, **given}
-    for name, none in _NONE_AT.items():
-        if values[name] == none and not isinstance(values[name], bool):
-            values[name] = None
-    slice_mb = values.pop("slice_mb")
+    values: dict[str, Any] = {
+        name: None if value == _NONE_AT.get(name) and not isinstance(value, bool) else value
+        for name, value in given.items()
+    }
+    slice_mb = values.pop("slice_mb", None)
     return DecodeOptions(slice_bytes=None if slice_mb is None else slice_mb * MB, **values)
 
 

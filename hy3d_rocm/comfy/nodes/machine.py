@@ -21,7 +21,6 @@ from hy3d_rocm.comfy.picture import Section, draw
 from hy3d_rocm.comfy.running import TimeBar, Watcher
 from hy3d_rocm.device import resolve_device
 from hy3d_rocm.diagnose.doctor import basic, examination
-from hy3d_rocm.diagnose.doctor.report import sections
 from hy3d_rocm.pipeline import PipelineProxy, seed_mode_of, unwrap
 
 _LOOK_S = 0.1
@@ -103,7 +102,7 @@ def report(pipeline: Any = None) -> list[Section]:
     decodes = [line for text in reports.remembered() for line in text.splitlines()]
     pipelines = [_pipeline_line(one) for one in reports.known_pipelines()]
     asked = [] if pipeline is None else [_pipeline_line(pipeline)]
-    facts = sections(basic.collect(), whole=False).items()
+    facts = examination.sections(basic.collect(), whole=False).items()
     return [
         Section("Device", [f"ComfyUI computes on {memory.comfy_device()}", *asked]),
         _memory_section(),

@@ -1,11 +1,9 @@
 """What every wrapper around a function of upstream's has in common.
 
-A `NodePatch` says how one node is wrapped, and makes the changes for it: the node's method, its
-IS_CHANGED (so that switching a setting runs it again) and, where it has inputs of ours, its
-INPUT_TYPES. The wrapper calls the method that it found; no line of upstream's is repeated here.
-Nothing is kept between two calls, so a wrapper may be entered from many threads and from itself.
-`sampling` is what is around a node that samples with a pipeline: the proxy, the scopes, what the
-user sees of steps and of models on their way.
+The wrapper calls the method that it found; no line of upstream's is repeated here. Nothing is kept
+between two calls, so a wrapper may be entered from many threads and from itself. `sampling` is what
+is around a node that samples with a pipeline: the proxy, the scopes, what the user sees of steps
+and of models on their way.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from hy3d_rocm.comfy.patches.engine import MISSING, Change
 from hy3d_rocm.comfy.patches.upstream import (
     KNOWN,
     PatchSpec,
-    Upstream,
+    Place,
+    function_differs,
     functions_of,
-    node_differs,
     written,
 )
 from hy3d_rocm.device import main_device, resolve_device
@@ -133,10 +131,12 @@ class NodePatch:
     inputs: Sequence[str] = ()
     optional: bool = False
 
-    def differs(self, upstream: Upstream) -> str | None:
+    def differs(self, upstream: Place) -> str | None:
         """None if the node is as we know it, else a sentence."""
-        different = node_differs(upstream, self.node, self.function, self.parameters, self.names)
-        return different or self._own_inputs_differ(upstream.node(self.node))
+        node_class = upstream.part(self.node)
+        known = {"is_node": True, "parameters": self.parameters, "names": self.names}
+        different = function_differs(node_class, self.node, self.function, known)
+        return different or self._own_inputs_differ(node_class)
 
     def _own_inputs_differ(self, node_class: Any) -> str | None:
         """A sentence if upstream has an input or a parameter of the same name as one of ours."""
@@ -152,15 +152,15 @@ class NodePatch:
             return f"{self.node}.IS_CHANGED is asynchronous by now"
         return None
 
-    def changes(self, upstream: Upstream) -> list[Change]:
+    def changes(self, upstream: Place) -> list[Change]:
         """The changes that wrap it. None for an optional node that is not there, or not as we know
         it."""
         if self.optional and (
-            self.node not in upstream.node_ids or self.differs(upstream) is not None
+            self.node not in upstream.parts or self.differs(upstream) is not None
         ):
             logger.debug("%s is not as we know it and is left as it is", self.node)
             return []
-        node_class = upstream.node(self.node)
+        node_class = upstream.part(self.node)
         changes = [
             Change(node_class, self.function, self.wrapped),
             Change(node_class, "IS_CHANGED", self.is_changed, added=True),
@@ -249,16 +249,17 @@ def _own_input(name: str) -> tuple[list[str], dict[str, str]]:
 
 
 def patch_of(
-    spec: str, makes: Mapping[str, Make] | None = None,
+    spec: str, functions: Mapping[str, Any], makes: Mapping[str, Make] | None = None,
     around: Callable[[Call], Any] | None = None,
     also: Callable[[Any], str | None] = lambda place: None,
     wanted: Callable[[], bool] = lambda: True,
 ) -> PatchSpec:  # fmt: skip
-    """The patch `spec`, as upstream.toml knows what it relies on.
+    """The patch `spec`, as upstream.toml knows what it relies on and replaces; the settings switch
+    it off at each call.
 
-    makes: by the paths there, a Change's `make` for each function that is replaced; the settings
-    switch it off at each call. around: see NodePatch, for the nodes whose patch it is. also: what
-    else is different, as a sentence. wanted: see PatchSpec.
+    functions: by the names there. makes: by the paths there, a Change's `make` for what has no
+    function. around: see NodePatch, for the nodes whose patch it is. also: what else is different,
+    as a sentence. wanted: see PatchSpec.
     """
     nodes = [
         NodePatch(node, around, **said)
@@ -266,6 +267,11 @@ def patch_of(
         if around is not None and said["spec"] == spec
     ]
     ours = dict(makes or {})
+    for paths, known in KNOWN["expects"].get(spec, {}).items():
+        for kind, wrap in (("calls", calling), ("around", by_name)):
+            if kind in known:
+                made = wrap(functions[known[kind]])
+                ours.update(dict.fromkeys(paths.replace("?", "").split(), made))
     if spec in PATCHES:  # it has a switch
         ours = {path: _switched(spec, make) for path, make in ours.items()}
 
@@ -294,12 +300,9 @@ def sampling(
 ) -> Iterator[PipelineProxy]:  # fmt: skip
     """Yields what the node is given in place of `pipeline`, with everything around it in order.
 
-    While open: inputs go to the device where the pipeline computes, "cuda" written out means that
-    device, all calls are one batch, transfers and steps are shown, activations are measured. Then
-    the global random states are put back, except in "legacy".
-    images: how many calls will come. size: (height, width) of each, for the measurement. bar: the
-    node's bar shows transfers, too.
-    TypeError, in a sentence, for something that is no pipeline.
+    images: how many calls will come. size: (height, width) of each, for the measurement of
+    activations. bar: the node's bar shows transfers, too. TypeError, in a sentence, for something
+    that is no pipeline.
     """
     real, mode = unwrap(pipeline), seed_mode(call, pipeline)
     default = main_device(real) or call.device

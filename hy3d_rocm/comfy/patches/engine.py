@@ -1,11 +1,10 @@
 """PatchSet: replaces attributes of other people's classes, all of them or none, and takes it back.
 
-What stands at the attribute afterwards is a guard, a small function that asks at each call whether
-its set is active and calls the replacement or the original. That makes three things simple: a set
-that is being applied takes effect at one moment, a revert takes effect although somebody has kept
-or wrapped the guard, and whoever asks for the signature, name or doc sees the original's. An error
-that the original raises leaves the guard without a frame of ours: who reads "hy3d_rocm" in the
-traceback of a node that has failed by itself looks in the wrong place.
+What stands at the attribute afterwards is a guard that asks at each call whether its set is active.
+So a set takes effect at one moment, a revert takes effect although somebody has kept or wrapped the
+guard, and whoever asks for the signature, name or doc sees the original's. An error that the
+original raises leaves the guard without a frame of ours: who reads "hy3d_rocm" in the traceback of
+a node that has failed by itself looks in the wrong place.
 """
 
 from __future__ import annotations
@@ -84,12 +83,9 @@ class PatchSet:
         self._records: list[_Record] = []
 
     def apply(self, changes: Sequence[Change]) -> bool:
-        """Make all changes, or none and PatchError. False if the set is active already.
-
-        Every replacement is made before the first is set. A change that another set has made
-        already (same owner, name and `make`) is shared and ends with the last set that has it. A
-        BaseException from `make` goes on as it is, with nothing changed.
-        """
+        """Make all changes, or none and PatchError. False if the set is active already. A change
+        that another set has made already (same owner, name and `make`) is shared and ends with the
+        last set that has it. A BaseException from `make` goes on as it is, with nothing changed."""
         with _LOCK:
             if self.active:
                 return False

@@ -1,27 +1,12 @@
-"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory, preview.
+"""What is patched in ComfyUI-FramePackWrapper: device, unloading, preserved memory, preview
+(docs/framepack.md says when and why).
 
-Device: its memory module where ComfyUI computes on something else than CUDA's current device
-(`--cpu` on a machine with a GPU, a second GPU, DirectML). Its `gpu` is the device that was current
-when it was imported, and its question for free memory raises for a device that is no CUDA device.
-Where not even the import works, the hook of comfy/import_hooks.py has been there before.
-
-Unloading: the models leave the card in order, as a whole, and the allocator is emptied once each.
-ComfyUI unloads what it must to load the next model, and then in part. A part that is left behind is
-what makes the decode run out of memory. In a prompt with a FramePack sampler each kind goes as soon
-as its work is done, in the order of specification 003: the text encoders when the next stage
-begins, the VAE and the image encoder when they have encoded, the transformer after sampling (also
-after a failure or a cancel, where upstream leaves it), the VAE when it has decoded. Other prompts
-are left as they are.
-
-Memory: gpu_memory_preservation is computed from what is free, and adapted from section to section.
-Upstream's value of 6 GB is nobody's choice and means "computed"; any other value is the user's and
-is only exceeded where a section runs out of memory. `move_model_to_device_with_memory_preservation`
-in upstream's module of nodes places the weights, `sample_hunyuan` there is one section: both are
-wrapped, and what they do belongs to the call of a sampler that is running.
-
-Preview: the finished sections under the frame in work. Upstream shows one frame of the section that
-is being made and starts anew with each section. The frames come from ComfyUI's own previewer
-(latents to RGB, or TAEHV), one latent frame at a time.
+Its `gpu` is the device that was current when it was imported, and its question for free memory
+raises for what is no CUDA device; where not even the import works, the hook of
+comfy/import_hooks.py has been there before. Models are unloaded in a prompt with a FramePack
+sampler alone. `move_model_to_device_with_memory_preservation` in upstream's module of nodes places
+the weights, `sample_hunyuan` there is one section: both are wrapped, and what they do belongs to
+the call of a sampler that is running.
 """
 
 from __future__ import annotations
@@ -44,14 +29,7 @@ import torch
 
 from hy3d_rocm.comfy import comfy_server, during, memory
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import (
-    Make,
-    by_name,
-    calling,
-    off_the_gpu,
-    offload_device,
-    patch_of,
-)
+from hy3d_rocm.comfy.patches import common
 from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place
 from hy3d_rocm.comfy.patches.vaes import is_untouched
 from hy3d_rocm.framepack import sections
@@ -76,7 +54,6 @@ _DONE: dict[Stage, tuple[tuple[Kind, ...], tuple[Kind, ...]]] = {
     "Transformer": (("text encoders", "VAE", "image encoder", "other models"), ()),
     "VAE Decode": (("text encoders", "image encoder", "transformer"), ("VAE",)),
 }
-_OFFLOAD = "offload_model_from_device_for_memory_preservation"
 _INPUT = "gpu_memory_preservation"
 
 SAMPLERS = ("FramePackSampler", "FramePackSingleFrameSampler")  # the second one came later
@@ -148,7 +125,7 @@ def _unloading(run: Callable[[], Any], bound: inspect.BoundArguments) -> Any:
 def _unload_transformer(transformer: Any) -> None:
     """After a failure, where upstream leaves it on the card."""
     logger.info("Unloading %s completely", type(transformer).__name__)
-    off_the_gpu(transformer)
+    common.off_the_gpu(transformer)
     management.soft_empty_cache()
 
 
@@ -172,6 +149,15 @@ def _in_stage(name: Stage, original: Callable[..., Any], /, *args: Any, **kwargs
         return original(*args, **kwargs)
     with during(_inside, True), stage(name):  # decode may call decode_tiled
         return original(*args, **kwargs)
+
+
+_vae_encode, _vae_decode, _image_encode = (
+    partial(_in_stage, name) for name in ("VAE Encode", "VAE Decode", "Image Encode")
+)
+
+
+def _free_gb(query: Callable[..., float], /, *args: Any) -> float:
+    return free_memory_gb(query, comfy_device)(*args)
 
 
 def _whole(_offload: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -228,16 +214,11 @@ def _moving(move: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) 
     if card is None:
         model.to(device)  # one memory for all: nothing is to be left free for later
         return None
-    now.runner = sections.runner_for(
-        model, device, _waiting(device), card, now.wanted_bytes, now.key
-    )
+    offload = common.offload_device()
+    # Weights wait in main memory also under --highvram, where ComfyUI would leave them.
+    waiting = torch.device("cpu") if offload.type == device.type else offload
+    now.runner = sections.runner_for(model, device, waiting, card, now.wanted_bytes, now.key)
     return None  # the first section places them
-
-
-def _waiting(device: torch.device) -> torch.device:
-    """Where weights wait: main memory also under --highvram, where ComfyUI would leave them."""
-    offload = offload_device()
-    return torch.device("cpu") if offload.type == device.type else offload
 
 
 def _section(sample: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -400,44 +381,10 @@ def _no_default(place: Place) -> str | None:
     return None
 
 
-def _of_samplers(make: Make) -> dict[str, Make]:
-    return {f"{name}.process": make for name in SAMPLERS}
-
-
 # In the order in which they are applied.
 SPECS: tuple[PatchSpec, ...] = (
-    patch_of(
-        "framepack-import",
-        {"memory.get_cuda_free_memory_gb": lambda query: free_memory_gb(query, comfy_device)},
-    ),
-    patch_of(
-        "framepack-unload",
-        {
-            **_of_samplers(by_name(_unloading)),
-            "VAE.encode": calling(partial(_in_stage, "VAE Encode")),
-            "VAE.encode_tiled": calling(partial(_in_stage, "VAE Encode")),
-            "VAE.decode": calling(partial(_in_stage, "VAE Decode")),
-            "VAE.decode_tiled": calling(partial(_in_stage, "VAE Decode")),
-            "ClipVisionModel.encode_image": calling(partial(_in_stage, "Image Encode")),
-            f"memory.{_OFFLOAD}": calling(_whole),
-            f"nodes.{_OFFLOAD}": calling(_whole),
-        },
-    ),
-    patch_of(
-        "framepack-memory",
-        {
-            **_of_samplers(by_name(_sampled)),
-            "nodes.move_model_to_device_with_memory_preservation": calling(_moving),
-            "nodes.sample_hunyuan": calling(_section),
-            "LoadFramePackModel.loadmodel": calling(_loading),
-        },
-        also=_no_default,
-    ),
-    patch_of(
-        "framepack-preview",
-        {
-            **_of_samplers(by_name(_with_preview)),
-            "nodes.sample_hunyuan": calling(_shown_section),
-        },
-    ),
+    common.patch_of("framepack-import", globals()),
+    common.patch_of("framepack-unload", globals()),
+    common.patch_of("framepack-memory", globals(), also=_no_default),
+    common.patch_of("framepack-preview", globals()),
 )

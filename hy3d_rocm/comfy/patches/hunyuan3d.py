@@ -1,35 +1,13 @@
-"""What is patched in ComfyUI-Hunyuan3DWrapper, in the order of a workflow.
+"""What is patched in ComfyUI-Hunyuan3DWrapper, in the order of a workflow (docs/comfyui.md says
+what changes for the user).
 
-Delight: upstream puts the images on ComfyUI's device, which under offload is not always where the
-VAE's weights will be, and calls torch.manual_seed(seed) before each image, so that all images of a
-batch get the same noise. It makes no room for itself either, so ComfyUI is asked for what it needs.
-
-Multiview: upstream makes its generator on `pipeline.device`, which under offload may be a device
-where nothing is computed; its paint pipeline sends pictures to "cuda" and draws the noise of its
-VAE from the global random state of whatever device that is.
-
-Mesh: upstream seeds the global generator of the process; `force_offload` of Hy3DGenerateMesh does
-the contrary of what its tooltip says (True leaves the model on the GPU); after a failure the model
-stays there; its models move without a word; and a memory report that torch refuses costs the
-finished mesh.
-
-VAE decode: upstream moves the VAE to ComfyUI's device, whatever ComfyUI's models leave free there,
-and leaves the latents where the node before left them.
-
-Loaders: upstream calls enable_model_cpu_offload() without a device: accelerate then takes GPU 0,
-whichever ComfyUI computes on, and on a machine without a GPU diffusers raises. Nor does it make
-room: what ComfyUI's own models hold counts as free here, and ComfyUI is asked for it before weights
-move.
-
-Render: the nodes and MeshRender say "cuda" themselves; ComfyUI's device is meant instead.
-MeshRender outlives the node that made it, so its device is set where it is made. Its set_mesh and
-get_mesh turn coordinates in place, on a CPU the mesh's and the renderer's own, so both are given
-copies: ComfyUI keeps renderers between prompts, and a mesh whose texture coordinates were turned is
-exported with its texture upside down.
-
-In-painting: upstream's meshVerticeInpaint is plain Python, minutes for what takes the C core a
-tenth of a second. Both have the same bits (tests/unit/raster/test_inpaint.py calls upstream's);
-what was not compared is left to upstream.
+Delight makes no room for itself, so ComfyUI is asked for what it needs. The mesh nodes'
+`force_offload` does the contrary of what its tooltip says: True leaves the model on the GPU. The
+loaders call enable_model_cpu_offload() without a device: accelerate then takes GPU 0, and without a
+GPU diffusers raises. MeshRender outlives the node that made it, so its device is set where it is
+made; its set_mesh and get_mesh turn coordinates in place, on a CPU the mesh's and the renderer's
+own. meshVerticeInpaint has the same bits in the C core (tests/unit/raster/test_inpaint.py calls
+upstream's); what was not compared is left to upstream.
 """
 
 from __future__ import annotations
@@ -48,17 +26,7 @@ import torch
 from hy3d_rocm import _native, offload
 from hy3d_rocm.comfy import memory, settings
 from hy3d_rocm.comfy.memory import comfy_device
-from hy3d_rocm.comfy.patches.common import (
-    Call,
-    Transfers,
-    by_name,
-    calling,
-    make_room,
-    off_the_gpu,
-    off_the_gpu_after_failure,
-    patch_of,
-    sampling,
-)
+from hy3d_rocm.comfy.patches import common
 from hy3d_rocm.comfy.patches.engine import Change, PatchSet
 from hy3d_rocm.comfy.patches.upstream import PatchSpec
 from hy3d_rocm.comfy.running import where_of
@@ -70,19 +38,19 @@ from hy3d_rocm.scopes import cuda_literals
 logger = logging.getLogger("hy3d_rocm")
 
 
-def _delight(call: Call) -> Any:
+def _delight(call: common.Call) -> Any:
     size = (call.argument("height"), call.argument("width"))
     shape = getattr(call.argument("image"), "shape", ())  # of something else upstream complains
-    make_room(call, call.argument("delight_pipe"), size)
+    common.make_room(call, call.argument("delight_pipe"), size)
     images = int(shape[0]) if shape else 1
-    with sampling(call, call.argument("delight_pipe"), images, size) as proxy:
+    with common.sampling(call, call.argument("delight_pipe"), images, size) as proxy:
         return call.run(delight_pipe=proxy)
 
 
-def _multiview(call: Call) -> Any:
+def _multiview(call: common.Call) -> Any:
     view_size = call.argument("view_size")
     memory.unload_models(call.device)  # upstream's first lines, before it is measured
-    with sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
+    with common.sampling(call, call.argument("pipeline"), size=(view_size, view_size)) as proxy:
         result = call.run(pipeline=proxy)
     _let_go(unwrap(call.argument("pipeline")))
     return result
@@ -96,7 +64,7 @@ def _let_go(pipeline: Any) -> None:
         logger.debug("the VAE of %s stays where it is: %s", type(pipeline).__name__, error)
 
 
-def _mesh(call: Call) -> Any:
+def _mesh(call: common.Call) -> Any:
     real = unwrap(call.argument("pipeline"))
     memory.unload_models(call.device)  # upstream's first lines, before it is measured
     replaced: dict[str, Any] = {}
@@ -107,12 +75,12 @@ def _mesh(call: Call) -> Any:
         replaced["force_offload"] = True
         afterwards = bool(call.argument("force_offload")) and settings.current().offload != "off"
     with (
-        off_the_gpu_after_failure(real),
-        sampling(call, call.argument("pipeline"), bar=True) as proxy,
+        common.off_the_gpu_after_failure(real),
+        common.sampling(call, call.argument("pipeline"), bar=True) as proxy,
     ):
         result = call.run(pipeline=proxy, **replaced)
     if afterwards:
-        off_the_gpu(real)
+        common.off_the_gpu(real)
     return result
 
 
@@ -127,14 +95,14 @@ def _report(print_memory: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
         return None
 
 
-def _vae_decode(call: Call) -> Any:
+def _vae_decode(call: common.Call) -> Any:
     vae, latents = call.argument("vae"), call.argument("latents")
     if isinstance(latents, torch.Tensor) and not latents.is_meta:
         latents = latents.to(call.device)
-    make_room(call, vae)
+    common.make_room(call, vae)
     with (
-        Transfers(call.patch.node, bar=True) as transfers,
-        off_the_gpu_after_failure(vae),
+        common.Transfers(call.patch.node, bar=True) as transfers,
+        common.off_the_gpu_after_failure(vae),
         cuda_literals(call.device),
         offload.reporting_moves(vae, transfers),
     ):
@@ -142,10 +110,10 @@ def _vae_decode(call: Call) -> Any:
         return logged(lambda: call.run(latents=latents), latents, call.device, dtype)
 
 
-def _load(call: Call) -> Any:
+def _load(call: common.Call) -> Any:
     policy = settings.offload_for(call.own["offload"])
     with (
-        Transfers(call.patch.node, bar=True) as transfers,
+        common.Transfers(call.patch.node, bar=True) as transfers,
         cuda_literals(call.device),
         _diffusers_changed(),
         offload.offload_scope(
@@ -170,11 +138,10 @@ def _diffusers_changed() -> Iterator[None]:
         patches.revert()
 
 
-MESH_RENDER = "hy3dgen.texgen.differentiable_renderer.mesh_render"
 TURNED = ("vtx_pos", "vtx_uv")  # what get_mesh turns back into the mesh's own coordinates
 
 
-def _rendered(call: Call) -> Any:
+def _rendered(call: common.Call) -> Any:
     with cuda_literals(call.device):
         return call.run()
 
@@ -211,7 +178,6 @@ def _of_a_copy(get_mesh: Callable[..., Any], renderer: Any, /, *args: Any, **kwa
     return get_mesh(apart, *args, **kwargs)
 
 
-PROCESSOR = "hy3dgen.texgen.differentiable_renderer.mesh_processor"
 PARAMETERS = ("texture", "mask", "vtx_pos", "vtx_uv", "pos_idx", "uv_idx", "method")
 
 
@@ -240,22 +206,11 @@ def _as_compared(texture: Any, mask: Any, *mesh: Any) -> bool:
 
 
 SPECS: tuple[PatchSpec, ...] = (
-    patch_of("delight", around=_delight),
-    patch_of("multiview", around=_multiview),
-    patch_of("mesh", {"nodes.print_memory": calling(_report)}, _mesh),
-    patch_of("vae-decode", around=_vae_decode),
-    patch_of("loaders", around=_load),
-    patch_of(
-        "render",
-        {
-            f"{MESH_RENDER}:MeshRender.__init__": calling(_on_comfys_device),
-            f"{MESH_RENDER}:MeshRender.set_mesh": calling(_with_copies),
-            f"{MESH_RENDER}:MeshRender.get_mesh": calling(_of_a_copy),
-        },
-        _rendered,
-    ),
-    patch_of(
-        "inpaint",
-        {f"{name}.meshVerticeInpaint": by_name(_inpaint) for name in (PROCESSOR, MESH_RENDER)},
-    ),
+    common.patch_of("delight", globals(), around=_delight),
+    common.patch_of("multiview", globals(), around=_multiview),
+    common.patch_of("mesh", globals(), around=_mesh),
+    common.patch_of("vae-decode", globals(), around=_vae_decode),
+    common.patch_of("loaders", globals(), around=_load),
+    common.patch_of("render", globals(), around=_rendered),
+    common.patch_of("inpaint", globals()),
 )

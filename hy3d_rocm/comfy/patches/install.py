@@ -2,10 +2,8 @@
 later ones; where the user says so, else where the GPU is AMD's.
 
 ComfyUI loads packs in an order that nobody promises. Its web application calls `on_startup` after
-all of them and before the first request is answered; its prompt handlers are called at each
-POST /prompt, before the prompt is validated. Both lead to `Installation.run`, which does nothing
-that has been done already. What the settings switch off is not patched, and at each prompt they
-are looked at again. Nothing here raises into ComfyUI.
+all of them, its prompt handlers at each POST /prompt, before the prompt is validated: both lead to
+`Installation.run`. Nothing here raises into ComfyUI.
 """
 
 from __future__ import annotations
@@ -21,7 +19,14 @@ from typing import Any
 
 from hy3d_rocm.comfy import comfy_server, settings, when_started
 from hy3d_rocm.comfy.patches.engine import PatchError, PatchSet
-from hy3d_rocm.comfy.patches.upstream import PACKS, Pack, PatchSpec, Place, UpstreamError
+from hy3d_rocm.comfy.patches.upstream import (
+    PACKS,
+    Pack,
+    PatchSpec,
+    Place,
+    UpstreamError,
+    find,
+)
 from hy3d_rocm.diagnose.env.choices import PATCH_VARIABLE, is_off, read_patch_choice
 
 logger = logging.getLogger("hy3d_rocm")
@@ -143,7 +148,6 @@ class Installation:
         self._environ = environ
         self._lock = threading.Lock()
         self._ended = False
-        self._kept_alone = False
         self.said_alone = False  # whether the log has been told why nothing is patched
         self._copies: list[_Copy] = []
         self._server: Any = None
@@ -197,7 +201,7 @@ class Installation:
         if problem is not None:
             self._say(logging.WARNING, "%s", problem)
         mappings = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})
-        found = [(pack, upstream) for pack in self.packs for upstream in pack.find(mappings)]
+        found = [(pack, upstream) for pack in self.packs for upstream in find(pack.name, mappings)]
         gone = [c for c in self._copies if not any(c.upstream.same_as(u) for _, u in found)]
         for copy in gone:  # a pack that was loaded anew left its old classes behind
             self._copies.remove(copy)
@@ -222,10 +226,9 @@ class Installation:
 
     def _leave_alone(self, found: list[_Copy]) -> None:
         """One line for all of them, once. ComfyUI's own code alone is worth none in the log."""
-        is_told = any(not copy.pack.always_there for copy in found)
-        if not found or self.said_alone or (self._kept_alone and not is_told):
+        if not found or self.said_alone:
             return
-        self._kept_alone, self.said_alone = True, is_told
+        self.said_alone = is_told = any(not copy.pack.always_there for copy in found)
         names = ", ".join(dict.fromkeys(copy.upstream.name for copy in found))
         verb = "is" if len(found) == 1 else "are"
         level = logging.INFO if is_told else logging.DEBUG

@@ -1,10 +1,9 @@
 """Whose code is patched (ComfyUI's own and that of packs), found by what it is, and compared with
 what we know of it (upstream.toml).
 
-A pack's folder may have any name, and ComfyUI names its module after the folder's path. So a pack
-is known by a node id whose class comes from a package that has a certain module. What is not loaded
-is not there. The comparisons answer None or a sentence that says what is different; they read
-signatures and compiled code and run nothing.
+A pack's folder may have any name, so a pack is known by a node id whose class comes from a package
+that has a certain module. The comparisons answer None or a sentence that says what is different;
+they read signatures and compiled code and run nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 KNOWN: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8")
 )
-PAINT_PIPELINE: str = KNOWN["packs"]["hunyuan3d"]["module"]
-NODE_IDS = tuple(KNOWN["nodes"])
 
 
 class UpstreamError(LookupError):
@@ -31,18 +28,38 @@ class UpstreamError(LookupError):
 
 
 class Place:
-    """One loaded copy of somebody's code. name: for messages. parts: the objects in it that the
-    patches change (classes, modules), by name."""
+    """One loaded copy of somebody's code.
 
-    def __init__(self, name: str, parts: Mapping[str, Any]) -> None:
-        self.name = name
-        self.parts = dict(parts)
+    name: its folder, for messages. parts: the objects in it that the patches change (node classes
+    by id, classes, modules), by name. package: its module's name in sys.modules (ComfyUI makes it
+    of the folder's path), "" for ComfyUI's own code.
+    """
+
+    def __init__(self, name: str, parts: Mapping[str, Any], package: str = "") -> None:
+        self.name, self.package = name, package
+        self.parts = {key: part for key, part in parts.items() if part is not None}
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """Of the nodes that are wrapped those that this copy defines."""
+        return tuple(name for name in self.parts if name in KNOWN["nodes"])
 
     def part(self, name: str) -> Any:
-        """The object of this name; UpstreamError if there is none."""
-        if name not in self.parts:
-            raise UpstreamError(f"it has no {name}")
-        return self.parts[name]
+        """The object of this name, a "module" or a "module:attribute" with a dot in it, which is
+        imported if it is not yet; UpstreamError if there is none."""
+        if name in self.parts:
+            return self.parts[name]
+        module, _, attribute = name.partition(":")
+        if "." not in module:
+            raise UpstreamError(f"it has no {'node ' * (name in KNOWN['nodes'])}{name}")
+        try:
+            found = importlib.import_module(f"{self.package}.{module}")
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UpstreamError(f"its module {module} cannot be imported ({reason})") from error
+        if attribute and not hasattr(found, attribute):
+            raise UpstreamError(f"its module {module} has no {attribute}")
+        return getattr(found, attribute) if attribute else found
 
     def same_as(self, other: Place) -> bool:
         """Whether both are one copy, not loaded anew in between."""
@@ -54,58 +71,7 @@ class Place:
 
     def strange(self) -> str | None:
         """Why nothing of it can be patched, as a sentence; None where nothing speaks against."""
-        return None
-
-
-class Upstream(Place):
-    """One loaded copy of ComfyUI-Hunyuan3DWrapper.
-
-    package: its module name in sys.modules (ComfyUI makes it of the folder's path).
-    name: its folder, for messages. parts: its node classes by id, its paint pipeline's module; each
-    "module" or "module:attribute" of it is one, too.
-    """
-
-    def __init__(self, package: str, nodes: Mapping[str, type]) -> None:
-        pipeline = sys.modules.get(f"{package}.{PAINT_PIPELINE}")
-        super().__init__(folder_name(package), {**nodes, PAINT_PIPELINE: pipeline})
-        self.package = package
-
-    @property
-    def node_ids(self) -> tuple[str, ...]:
-        """The ids that this copy defines."""
-        return tuple(name for name in self.parts if name != PAINT_PIPELINE)
-
-    def node(self, node_id: str) -> type:
-        """The class of a node of this copy; UpstreamError if it has none of that id."""
-        if node_id not in self.node_ids:
-            raise UpstreamError(f"it has no node {node_id}")
-        found: type = self.parts[node_id]
-        return found
-
-    def part(self, name: str) -> Any:
-        if name in self.parts:
-            return self.parts[name]
-        module, _, attribute = name.partition(":")
-        found = self.module(module)
-        if attribute and not hasattr(found, attribute):
-            raise UpstreamError(f"its module {module} has no {attribute}")
-        return getattr(found, attribute) if attribute else found
-
-    def module(self, suffix: str) -> ModuleType:
-        """Module `<package>.<suffix>` ("hy3dgen.texgen.hunyuanpaint.pipeline"), imported if it
-        is not yet; UpstreamError if it cannot be."""
-        full_name = f"{self.package}.{suffix}"
-        found = sys.modules.get(full_name)
-        if found is not None:
-            return found
-        try:
-            return importlib.import_module(full_name)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise UpstreamError(f"its module {suffix} cannot be imported ({reason})") from error
-
-    def strange(self) -> str | None:
-        if any(is_v1(self.node(node_id)) for node_id in self.node_ids):
+        if not self.node_ids or any(is_v1(self.parts[node_id]) for node_id in self.node_ids):
             return None
         return "its nodes are no V1 classes"
 
@@ -116,7 +82,7 @@ class PatchSpec:
 
     name: in HY3D_ROCM_PATCH and in the settings ("delight").
     expects: of a Place: None if it is as we know it, else a sentence ("Hy3DDelightImage.process
-    has no parameter seed"). It may also raise UpstreamError, as Upstream.node does.
+    has no parameter seed"). It may also raise UpstreamError, as Place.part does.
     changes: what to replace; asked only if `expects` answered None.
     wanted: whether it has anything to do as the settings stand; nothing is replaced while it has
     not. Its switch in the settings is looked at all the same.
@@ -134,27 +100,6 @@ def is_v1(node_class: type) -> bool:
     Looked up statically: in a V3 class FUNCTION is a property that does things when asked.
     """
     return isinstance(inspect.getattr_static(node_class, "FUNCTION", None), str)
-
-
-def node_differs(
-    upstream: Upstream,
-    node_id: str,
-    function: str = "process",
-    parameters: Collection[str] = (),
-    names: Collection[str] = (),
-) -> str | None:
-    """None if the V1 node `node_id` runs its method `function`, and that has the parameters and
-    names (see the functions of these names); else a sentence."""
-    node_class = upstream.node(node_id)
-    if not is_v1(node_class):
-        return f"{node_id} is no V1 node (it has no FUNCTION)"
-    runs = inspect.getattr_static(node_class, "FUNCTION")
-    if runs != function:
-        return f"{node_id} runs its method {runs}, not {function}"
-    method = getattr(node_class, function, None)
-    if method is None:
-        return f"{node_id} has no method {function}"
-    return parameters_missing(method, parameters) or names_missing(method, names)
 
 
 def written(function: Any) -> Any:
@@ -215,16 +160,22 @@ def functions_of(
             part, _, name = path.removesuffix("?").rpartition(".")
             try:
                 owner = place.part(part)
-                at, different = (owner, name), _function_differs(owner, part, name, known)
+                at, different = (owner, name), function_differs(owner, part, name, known)
             except UpstreamError as error:
                 at, different = None, str(error)
             yield path.removesuffix("?"), at, different, path.endswith("?")
 
 
-def _function_differs(owner: Any, part: str, name: str, known: Mapping[str, Any]) -> str | None:
+def function_differs(owner: Any, part: str, name: str, known: Mapping[str, Any]) -> str | None:
+    """None if `owner` (the part of that name) has the function `name`, and that is as the table of
+    upstream.toml says; else a sentence."""
     found = getattr(owner, name, None)
-    if known.get("is_node") and (found is None or getattr(owner, "FUNCTION", None) != name):
-        return f"{part} does not run its method {name}"
+    if known.get("is_node"):
+        if not is_v1(owner):
+            return f"{part} is no V1 node (it has no FUNCTION)"
+        runs = inspect.getattr_static(owner, "FUNCTION")
+        if runs != name:
+            return f"{part} runs its method {runs}, not {name}"
     if found is None:
         is_class = isinstance(owner, type)
         return f"{part} has no method {name}" if is_class else f"its module {part} has no {name}"
@@ -258,11 +209,6 @@ def _missing(function: Any, kind: str, absent: list[str]) -> str | None:
     return f"{_label(function)} has no {kind} {', '.join(absent)}"
 
 
-def folder_name(package: str) -> str:
-    """The folder of a pack's package, for messages."""
-    return PurePath(package.replace("\\", "/")).name.replace("_x_", ".")
-
-
 def packages_with(
     suffix: str, node_ids: Sequence[str], node_class_mappings: Mapping[str, Any]
 ) -> list[str]:
@@ -292,48 +238,30 @@ def _tables(package: str) -> list[Mapping[str, Any]]:
     return [table for table in tables if isinstance(table, Mapping)]
 
 
-def find_upstreams(node_class_mappings: Mapping[str, Any]) -> list[Upstream]:
-    """All loaded copies of ComfyUI-Hunyuan3DWrapper, those whose nodes ComfyUI runs first.
+def find(pack: str, node_class_mappings: Mapping[str, Any]) -> list[Place]:
+    """All loaded copies of a pack of upstream.toml, those whose nodes ComfyUI runs first, with the
+    parts that are named there and the classes of its nodes. What is not there is missing.
 
     node_class_mappings: ComfyUI's table. Of two copies it has the classes of the one loaded last;
-    the other is found by its paint pipeline, with the table that its own package holds.
+    the other is found by its module, with the table that its own package holds.
     """
-    found = []
-    for package in packages_with(PAINT_PIPELINE, NODE_IDS, node_class_mappings):
-        nodes: dict[str, type] = {}
+    known = KNOWN["packs"][pack]
+    core = {name: _loaded(at) for name, at in known.get("core", {}).items()}
+    if "module" not in known:
+        found = [Place("ComfyUI", core)]
+        return found if found[0].parts else []
+    places, node_ids = [], known.get("nodes", tuple(KNOWN["nodes"]))
+    for package in packages_with(known["module"], node_ids, node_class_mappings):
+        parts = core | {name: _loaded(f"{package}.{at}") for name, at in known["parts"].items()}
         for table in (*_tables(package), node_class_mappings):
-            for node_id in NODE_IDS:
+            for node_id in node_ids:
                 node = table.get(node_id)
                 if isinstance(node, type) and f"{node.__module__}.".startswith(f"{package}."):
-                    nodes.setdefault(node_id, node)
-        if nodes:
-            found.append(Upstream(package, nodes))
-    return found
-
-
-def finder(pack: str) -> Callable[[Mapping[str, Any]], list[Place]]:
-    """`find` of a Pack, with the parts that upstream.toml names. What is not there is missing from
-    the Place."""
-    known = KNOWN["packs"][pack]
-
-    def find(node_class_mappings: Mapping[str, Any]) -> list[Place]:
-        core = {name: _loaded(at) for name, at in known.get("core", {}).items()}
-        if "module" not in known:
-            found = [("ComfyUI", core)]
-        else:
-            found = [
-                (folder_name(package), {
-                    name: _loaded(f"{package}.{at}") for name, at in known["parts"].items()
-                } | core)
-                for package in packages_with(known["module"], known["nodes"], node_class_mappings)
-            ]  # fmt: skip
-        places = (
-            Place(name, {key: part for key, part in parts.items() if part is not None})
-            for name, parts in found
-        )
-        return [place for place in places if place.parts]
-
-    return find
+                    parts.setdefault(node_id, node)
+        # The folder: ComfyUI makes the module's name of its path.
+        folder = PurePath(package.replace("\\", "/")).name.replace("_x_", ".")
+        places.append(Place(folder, parts, package))
+    return places
 
 
 def _loaded(at: str) -> Any:
@@ -343,43 +271,35 @@ def _loaded(at: str) -> Any:
     return getattr(found, attribute, None) if attribute else found
 
 
-find_core, find_framepack = finder("comfyui"), finder("framepack")
-
-Specs = Callable[[], Sequence[PatchSpec]]
-
-
 @dataclass(frozen=True)
 class Pack:
-    """find: ComfyUI's table of nodes -> the loaded copies. specs: its patches, asked when a copy
-    has been found. done: how the line that lists the applied ones ends. always_there: part of
-    ComfyUI, so that leaving it alone on other machines than AMD's is said to nobody but the status.
-    """
+    """name: in upstream.toml. specs: its patches, asked when a copy has been found. done: how the
+    line that lists the applied ones ends."""
 
-    find: Callable[[Mapping[str, Any]], Sequence[Place]]
-    specs: Specs
+    name: str
+    specs: Callable[[], Sequence[PatchSpec]]
     done: str
-    always_there: bool = False
+
+    @property
+    def always_there(self) -> bool:
+        """Part of ComfyUI, so that leaving it alone on other machines than AMD's is said to nobody
+        but the status."""
+        return "module" not in KNOWN["packs"][self.name]
 
 
-def specs_in(module: str, name: str = "SPECS") -> Specs:
+def specs_in(module: str, name: str = "SPECS") -> Callable[[], Sequence[PatchSpec]]:
     """A tuple of a module beside this one that is imported when it is asked for: the patches import
     this module, and are needed only where upstream is loaded."""
-
-    def specs() -> Sequence[PatchSpec]:
-        home = importlib.import_module(f"hy3d_rocm.comfy.patches.{module}")
-        found: Sequence[PatchSpec] = getattr(home, name)
-        return found
-
-    return specs
+    return lambda: getattr(importlib.import_module(f"hy3d_rocm.comfy.patches.{module}"), name)
 
 
 _AS_SET = "run as the VAE settings say"
 
 # In the order in which they are patched.
 PACKS: tuple[Pack, ...] = (
-    Pack(find_upstreams, specs_in("hunyuan3d"), "run on the right device"),
-    Pack(find_core, specs_in("vaes", "CORE_SPECS"), _AS_SET, always_there=True),
-    Pack(finder("wan"), specs_in("vaes", "WAN_SPECS"), _AS_SET),
-    Pack(finder("hunyuan"), specs_in("vaes", "HUNYUAN_SPECS"), _AS_SET),
-    Pack(find_framepack, specs_in("framepack"), "are in place"),
+    Pack("hunyuan3d", specs_in("hunyuan3d"), "run on the right device"),
+    Pack("comfyui", specs_in("vaes", "CORE_SPECS"), _AS_SET),
+    Pack("wan", specs_in("vaes", "WAN_SPECS"), _AS_SET),
+    Pack("hunyuan", specs_in("vaes", "HUNYUAN_SPECS"), _AS_SET),
+    Pack("framepack", specs_in("framepack"), "are in place"),
 )

@@ -1,14 +1,9 @@
 """How methods of other people's VAEs run: as they are, under protect(), in parts, or on the CPU.
 
 The setting `vae` says which, at each call. Inside of somebody's protect() nothing is done: our own
-nodes call a VAE's methods with their own choice, and a patched method may call another.
-
-comfy.sd.VAE: decode, decode_tiled, encode and encode_tiled, by whatever node they are called. Under
-"full" and "cpu" decode and encode are what our nodes do. The tiled methods keep the tiles that they
-were asked for: somebody has chosen them.
-
-ComfyUI-WanVideoWrapper and ComfyUI-HunyuanVideoWrapper: the classes of their VAEs are patched, not
-their nodes: samplers and other nodes of theirs decode too.
+nodes call a VAE's methods with their own choice, and a patched method may call another. The tiled
+methods of comfy.sd.VAE keep the tiles that they were asked for. Of the Wan and HunyuanVideo
+wrappers the classes of the VAEs are patched, not the nodes: samplers and other nodes decode too.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,13 +21,12 @@ from typing import Any
 import comfy.model_management as management
 import torch
 
-from hy3d_rocm.comfy import memory, reports, settings, vaes
+from hy3d_rocm.comfy import during, memory, reports, running, settings, vaes
 from hy3d_rocm.comfy.decode import run_own_code, run_vae
 from hy3d_rocm.comfy.memory import is_managed
 from hy3d_rocm.comfy.patches.common import Make, by_name, calling, patch_of
 from hy3d_rocm.comfy.patches.upstream import KNOWN, PatchSpec, written
 from hy3d_rocm.comfy.reports import report_text
-from hy3d_rocm.comfy.running import caught, checked, current_device, on_cpu, running, said
 from hy3d_rocm.comfy.settings import Settings
 from hy3d_rocm.conv.protection import protect
 from hy3d_rocm.conv.router import LOCAL, Guard
@@ -81,7 +74,8 @@ class Work:
         stage = stage_of(self.encodes)
         # ComfyUI's own methods load the VAE; a wrapper's node has done that before.
         before = "VAE Load" if is_managed(self.vae) else stage
-        with memory.stage_lines(before, stage), on_cpu() if now.vae == "cpu" else nullcontext():
+        policy = running.ON_CPU if now.vae == "cpu" else running.POLICY.get()
+        with memory.stage_lines(before, stage), during(running.POLICY, policy):
             return self._finite(now)
 
     def _finite(self, now: Settings) -> Any:
@@ -92,7 +86,7 @@ class Work:
         logger.warning(
             "hy3d_rocm: %s gave NaN: once more, with each convolution checked", self.what
         )
-        with checked():
+        with during(running.CHECKED, True):
             made = self._once(now)
         if not is_finite(made):
             logger.warning(
@@ -114,7 +108,7 @@ class Work:
                 reports.remember(f"{self.what}, in place: {report}")
                 return made
             # Outside of the except block, which would keep what the attempt held.
-            say_once(f"{self.what} runs in its own way, {caught()}: {why}", logging.INFO)
+            say_once(f"{self.what} runs in its own way, {running.caught()}: {why}", logging.INFO)
         return run_own_code(
             f"{self.what}, in place,", self.vae, self.original, self.source, self.encodes,
             partial(tell, self.what),
@@ -169,7 +163,7 @@ def wrapper_in_parts(
     try:
         family = vaes.family_of(vae, encode)
         place = vaes.place_of(family)
-        with running() as run, current_device(place), torch.no_grad():
+        with running.running() as run, running.current_device(place), torch.no_grad():
             if not vaes.is_proven(family, encode):
                 raise TypeError(f"this {family.name} VAE does otherwise than its layers say")
             request = parse_budget(budget)
@@ -186,7 +180,7 @@ def wrapper_in_parts(
         raise
     except Exception as error:
         logger.debug("hy3d_rocm: in parts, in place", exc_info=True)
-        why = said(error)
+        why = running.said(error)
     # After the except block: what failed holds tensors.
     raise LeftAlone(why)
 
@@ -218,11 +212,7 @@ def is_asynchronous(node: Any) -> bool:
 
 
 # Every node of a prompt under protect(): up-scalers, ControlNet, video packs. Off by default.
-PROMPTS = patch_of(
-    "prompts",
-    {"execution.get_output_data": calling(_around_node)},
-    wanted=lambda: settings.current().protect_prompts,
-)
+PROMPTS = patch_of("prompts", globals(), wanted=lambda: settings.current().protect_prompts)
 
 
 def is_untouched(vae: Any) -> bool:
@@ -256,7 +246,7 @@ def _core_in_parts(
     except Exception as error:
         if asked:  # it is ComfyUI's method that failed
             raise
-        why = said(error)
+        why = running.said(error)
     else:
         return made, report_text(report, given, made, encode)
     raise LeftAlone(why)
@@ -354,7 +344,7 @@ def _spec(spec: str, split: Split | None = None) -> PatchSpec:
         path: calling(partial(_core, path)) if split is None else _wrapped(path, split)
         for path in KNOWN["expects"][spec]
     }
-    return patch_of(spec, makers, wanted=lambda: settings.current().vae != "off")
+    return patch_of(spec, {}, makers, wanted=lambda: settings.current().vae != "off")
 
 
 CORE_SPECS = (_spec("core-vae"), PROMPTS)

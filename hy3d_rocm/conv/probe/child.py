@@ -9,17 +9,12 @@ in, and what reports. Without one it is the probe's.
 Lines in (fd 0): one header, then one case each; "quit" or end of file ends it. Lines out: the
 run's nonce, a blank, JSON. The out pipe is what was fd 1: it is moved to a descriptor that
 nothing else knows, and fd 1 becomes stderr, so that nothing a library prints can be mistaken for
-an answer; what gets there all the same lacks the nonce.
-
-The keeper stays able to act whatever the GPU does. It adopts every orphan below it
-(PR_SET_CHILD_SUBREAPER, which only concerns itself and not the host), so that it can end and reap
-also what has left the process group, and leaves no zombies where PID 1 does not reap, as in many
-containers. It ends everything when the host closes its pipe, dies, or the worker ends. The worker
-gets PR_SET_PDEATHSIG, so it dies with the keeper.
+an answer; what gets there all the same lacks the nonce. What the keeper is for: docs/probe.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -108,12 +103,10 @@ def _report(out: int, nonce: str, message: dict[str, Any]) -> None:
 
 def _no_core_dumps() -> None:
     """The core of a process with GPU mappings is gigabytes, in the host's folder."""
-    try:
+    with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, OSError, ValueError):
-        pass
 
 
 # The worker.
@@ -212,13 +205,11 @@ class Bench:
 
         from hy3d_rocm.conv import selfcheck, tiers  # now, and not in the time of a case
 
-        self._selfcheck, self._tiers = selfcheck, tiers
+        self._torch, self._selfcheck, self._tiers = torch, selfcheck, tiers
         self.loading_s = _LOADING_S if any(name != "cpu" for name in devices) else 0.0
         for name, value in flags.items():
-            try:
+            with contextlib.suppress(AttributeError, RuntimeError):
                 getattr(torch._C, f"_set_{name}")(value)
-            except (AttributeError, RuntimeError):
-                continue
         for name in devices:
             device = torch.device(name)
             torch.zeros(1, device=device).add_(1)
@@ -228,11 +219,9 @@ class Bench:
         self, tier: str, spec: Any, check: bool
     ) -> tuple[Callable[[], None], Callable[[], int | None]]:
         """(one synchronised call, peak bytes of the calls so far). check: see Case."""
-        import torch
-
         from hy3d_rocm.conv.call import ConvSpec
 
-        conv = ConvSpec.from_json(spec)
+        torch, conv = self._torch, ConvSpec.from_json(spec)
         call = make_call(conv)
         chosen = self._tiers.make_tier(tier)
         refused = chosen.refusal(call, self._tiers.Limits())
@@ -265,21 +254,15 @@ class Bench:
 
         return run, peak
 
-    @staticmethod
-    def _synchronise(device: torch.device) -> None:
-        import torch
-
+    def _synchronise(self, device: torch.device) -> None:
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            self._torch.cuda.synchronize(device)
 
-    @staticmethod
-    def release() -> None:
+    def release(self) -> None:
         """The next shape finds the memory that this one found."""
-        import torch
-
         gc.collect()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
+        if self._torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            self._torch.cuda.empty_cache()
 
 
 def make_call(spec: ConvSpec) -> ConvCall:
@@ -326,12 +309,11 @@ def _split(control: int, report: Report) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    try:
+    # Without it the kill by group remains.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):
-        pass  # without it the kill by group remains
 
 
 def _keep(worker: int, control: int, host: int, report: Report) -> None:
@@ -349,7 +331,8 @@ def _keep(worker: int, control: int, host: int, report: Report) -> None:
         if hung_up or not any_left or os.getppid() != host:
             break
     code = _end_all(worker, code, report)
-    _try_to_report(report, {"event": "exit", "code": code})
+    with contextlib.suppress(OSError):  # nobody listens any more
+        report({"event": "exit", "code": code})
 
 
 def _reap(worker: int) -> tuple[int | None, bool]:
@@ -371,16 +354,15 @@ def _end_all(worker: int, code: int | None, report: Report) -> int | None:
     start, reported, nap = time.monotonic(), False, 0.002
     while True:
         for pid in _children():
-            try:
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
         seen, any_left = _reap(worker)
         code = seen if code is None else code
         if not any_left:
             return code
         if not reported and time.monotonic() - start > _STUCK_S:
-            _try_to_report(report, {"event": "stuck"})
+            with contextlib.suppress(OSError):  # nobody listens any more
+                report({"event": "stuck"})
             reported = True
         time.sleep(nap)
         nap = min(2 * nap, 0.1)
@@ -404,13 +386,6 @@ def _parent(pid: int) -> int:
             return int(file.read().rpartition(")")[2].split()[1])
     except OSError:
         return -1
-
-
-def _try_to_report(report: Report, message: dict[str, Any]) -> None:
-    try:
-        report(message)
-    except OSError:
-        pass  # nobody listens any more
 
 
 if __name__ == "__main__":

@@ -4,12 +4,8 @@
     host <- child                                    : ready, first, done, exit
 
 One child serves the whole list. When a case hangs or kills the child, the child is ended with all
-that it started and a new one goes on with the next case, while time is left.
-
-ask(): the result of one function, where this process could be hung by it.
-
-What an end means, and how much time a case gets, is decided by functions without a child, at the
-end.
+that it started and a new one goes on with the next case, while time is left. What an end means, and
+how much time a case gets, is decided by functions without a child, at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +22,6 @@ from typing import Any
 
 from hy3d_rocm.conv import errors
 from hy3d_rocm.conv.probe.process import (
-    INSIDE,
     Child,
     EndedError,
     LateError,
@@ -63,7 +58,6 @@ _HEARTBEAT_S = 0.5
 # A child that has been told to go may take this long to do so by itself.
 _GOODBYE_S = 0.3
 
-_IN_A_CHILD = "this is a probe's child process itself"
 _STUCK = (
     "an earlier probe's process can't be ended (it waits in the GPU's driver); the GPU needs a"
     " reset, restart the machine"
@@ -87,10 +81,8 @@ class Case:
 class Outcome:
     """What became of a case.
 
-    verdict: "ok"; "slow-find" (the first call took more than slow_s longer than later ones, or
-    finished late and the second did not come back in time); "hang" (nothing came back in
-    `limit_s`); "error" (an exception, or the child's end, with the text that says why); "oom" and
-    "not-run", which are no verdicts.
+    verdict: "ok", "slow-find", "hang" or "error" (docs/probe.md); "oom" and "not-run", which are
+    no verdicts.
     first_seconds: the first call, synchronised. seconds: median of later ones. peak_bytes: what
     the call allocated beyond input, weight, bias and output (torch.cuda.max_memory_allocated, so
     what a library allocates past PyTorch is not in it); None on the CPU. limit_s: how long the
@@ -139,9 +131,7 @@ def ask(call: str, *, limit_s: float) -> Any:
     """
     check_limits(limit_s, limit_s, None)
     path, why = interpreter()
-    if os.environ.get(INSIDE):
-        why = _IN_A_CHILD
-    if path is None or why:
+    if path is None:
         raise NoAnswerError(why)
     try:
         child = Child(path, {"call": call})
@@ -181,9 +171,7 @@ def probe(
     check_limits(limit_s, slow_s, case_limit_s)
     run = _Run(list(cases), limit_s, slow_s, case_limit_s, progress, cancel)
     path, why = interpreter(python)
-    if os.environ.get(INSIDE):
-        why = _IN_A_CHILD
-    elif left_behind():
+    if path is not None and left_behind():
         why = _STUCK
     while path is not None and not why and run.has_more():
         why = _serve(run, path)

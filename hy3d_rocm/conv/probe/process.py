@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -72,8 +73,11 @@ def interpreter(python: str | os.PathLike[str] | None = None) -> tuple[str | Non
 
     `python` is the caller's own choice. Else it is this process's interpreter. A program that
     embeds Python, or is frozen, has itself as sys.executable: starting that would start the
-    program a second time, so anything whose file is not named like a Python is refused.
+    program a second time, so anything whose file is not named like a Python is refused. A child
+    starts none of its own.
     """
+    if os.environ.get(INSIDE):
+        return None, "this is a probe's child process itself"
     if python is not None:
         path = os.fspath(python)
         if os.path.isfile(path) and os.access(path, os.X_OK):
@@ -97,11 +101,6 @@ def interpreter(python: str | os.PathLike[str] | None = None) -> tuple[str | Non
     return None, f"sys.executable is {path!r}, which {wrong}; pass python=PATH"
 
 
-def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The host's own (MIOPEN_*, HIP_VISIBLE_DEVICES, HSA_*, cache folders), marked as a child's."""
-    return {**base, INSIDE: "1"}
-
-
 def search_path(path: Sequence[object]) -> list[str]:
     """The host's sys.path for the child: absolute, strings only."""
     return [os.path.abspath(entry) for entry in path if isinstance(entry, str)]
@@ -112,10 +111,9 @@ def flags() -> dict[str, bool]:
     torch = sys.modules.get("torch")
     found: dict[str, bool] = {}
     for name in FLAGS if torch is not None else ():
-        try:
+        # Not in this version, or set through an interface that this one can't read.
+        with contextlib.suppress(AttributeError, RuntimeError):
             found[name] = bool(getattr(torch._C, f"_get_{name}")())  # type: ignore[union-attr]
-        except (AttributeError, RuntimeError):
-            continue  # not in this version, or set through an interface that this one can't read
     return found
 
 
@@ -142,7 +140,7 @@ def start(
     return subprocess.Popen(
         [python, "-I", "-B", str(CHILD), *([serve] if serve else [])], bufsize=0,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-        env=environment(os.environ) | dict(variables or {}),
+        env={**os.environ, INSIDE: "1", **(variables or {})},
         start_new_session=True, creationflags=creation,
     )  # fmt: skip
 
@@ -165,7 +163,6 @@ class Child:
         self._stderr = Tail()
         self._arrived: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._keeper = HAS_KEEPER
         self._is_over: bool | None = None  # what end() said
         self._is_stuck = False  # the keeper says that what it killed does not vanish
         self._has_gone = False  # what the keeper says of the worker, and how
@@ -207,21 +204,15 @@ class Child:
 
     def _write(self) -> None:
         stdin = cast("IO[bytes]", self._process.stdin)
-        try:
+        with stdin, contextlib.suppress(OSError, ValueError):
             while (data := self._to_write.get()) is not None:
                 while data:
                     data = data[os.write(stdin.fileno(), data) :]
-        except (OSError, ValueError):
-            pass
-        finally:
-            stdin.close()
 
     def _read(self, stream: IO[bytes], feed: Callable[[bytes], None]) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             while (data := os.read(stream.fileno(), _CHUNK)) and not self._is_closed:
                 feed(data)
-        except (OSError, ValueError):
-            pass
 
     def listen(self, timeout_s: float) -> bool:
         """Moves what has come into the inbox; waits at most `timeout_s` for something. Whether
@@ -304,8 +295,8 @@ class Child:
         return self._is_over
 
     def _end(self) -> bool:
-        if self._keeper and not self._is_stuck:
-            self._hang_up()
+        if HAS_KEEPER and not self._is_stuck:
+            self._to_write.put(None)  # closes its stdin: the order to end everything
             self._wait(_KEEPER_S)
         if not self._is_stuck:
             self._kill_group()
@@ -319,14 +310,10 @@ class Child:
                 _left.append(self)
         return is_gone
 
-    def _hang_up(self) -> None:
-        """Closes the child's stdin: for the keeper the order to end everything."""
-        self._to_write.put(None)
-
     def _close(self) -> None:
         """Closes all pipes. A thread that is still in a read keeps its descriptor: closing it under
         the thread could hand its number to another file."""
-        self._hang_up()
+        self._to_write.put(None)
         self._is_closed = True
         self._writer.join(_THREAD_S)
         for stream, thread in zip(self._streams, self._readers, strict=True):
@@ -344,16 +331,13 @@ class Child:
         if self._job is not None:
             self._job.kill()
         elif sys.platform != "win32":
-            try:
+            # Nobody left; macOS says the second of a group of zombies.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass  # nobody left; macOS says the second of a group of zombies
 
     def _reap(self) -> None:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            pass
         if self._job is not None:
             self._job.close()
 

@@ -67,11 +67,6 @@ class Plan:
     bytes: int = 0
 
     @property
-    def cin(self) -> int:
-        """Channels of a group."""
-        return self.shape.channels
-
-    @property
     def step(self) -> int:
         """Elements from one output's columns to the next one's."""
         return self.copied * (self.shape.stride[2] if self.free_width else 1)
@@ -278,7 +273,7 @@ def run(
                 known[rows] = tuple(_pieces(dataclasses.replace(plan, rows=rows), given, made))
             one.take(weight, bias, row, rows)
             for n in range(shape.batch):
-                start = n * given[0] + group * plan.cin * given[1]
+                start = n * given[0] + group * shape.channels * given[1]
                 for piece in known[rows]:
                     one.multiply(piece, start, n * made[0] + row * made[1])
 
@@ -324,20 +319,20 @@ class _Run:
         t, h, w = rest if len(rest) == 3 else (0, *rest)
         kt, kh, kw = shape.kernel
         turns, frames = (kt, 1) if plan.turns > 1 else (1, kt)
-        sizes: Ints = (turns, rows, frames, kh, kw, plan.cin)
+        sizes: Ints = (turns, rows, frames, kh, kw, shape.channels)
         strides: Ints = (t, o, t, h, w, c)
         if plan.free_width:
-            sizes = (turns, rows, kw, frames, kh, plan.cin)
+            sizes = (turns, rows, kw, frames, kh, shape.channels)
             strides = (t, o, w, t, h, c)
         self.matrix = None  # before the next one is made
         self.views.clear()
         start = int(weight.storage_offset()) + row * o
-        if plan.channels == plan.cin and weight.dtype is self.work:
+        if plan.channels == shape.channels and weight.dtype is self.work:
             self.matrix = torch.as_strided_copy(weight, sizes, strides, start)
         else:
-            held = (*sizes[:-1], plan.channels)
+            held, given = (*sizes[:-1], plan.channels), weight.as_strided(sizes, strides, start)
             self.matrix = torch.zeros(held, dtype=self.work, device=weight.device)
-            self.matrix.narrow(-1, 0, plan.cin).copy_(weight.as_strided(sizes, strides, start))
+            self.matrix.narrow(-1, 0, shape.channels).copy_(given)
         if bias is not None:
             step = bias.stride(0)
             first = int(bias.storage_offset()) + row * step
@@ -379,13 +374,13 @@ class _Run:
         pads = [(max(-a, 0), max(b - n, 0)) for (a, b), n in zip(spans, shape.size, strict=True)]
         is_padded = any(map(any, pads))
         if self.copy is None:
-            zeros = is_padded or plan.channels != plan.cin
+            zeros = is_padded or plan.channels != shape.channels
             self.copy, self.copy_wide = self._buffer(plan.copy_elems(plan.outer), zeros)
         elif is_padded and self.filled != (window, pads):
             self.copy.zero_()
         # Where the next box has its padding in the same places, it is there already.
         self.filled = window, pads
-        sizes = (*(n - a - b for n, (a, b) in zip(window, pads, strict=True)), plan.cin)
+        sizes = (*(n - a - b for n, (a, b) in zip(window, pads, strict=True)), shape.channels)
         if min(sizes) > 0:
             at = sum(a * step for (a, _), step in zip(pads, strides, strict=True))
             into = self.copy.as_strided(sizes, (*strides, 1), at)

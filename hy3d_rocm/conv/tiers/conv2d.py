@@ -35,12 +35,12 @@ class Conv2dTier:
         return f"2D convolutions of {vendor.library_name() if gpu else 'PyTorch'}"
 
     def workspace_bytes(self, spec: ConvSpec) -> int:
-        steps, itemsize = _steps(spec), _itemsize(spec)
+        steps, work = _steps(spec), products.work_dtype(spec.device, spec.dtype)
         if min(spec.out_size) == 0 or steps is None:
             return 0
         own = _OWN_BYTES if spec.device.type == "cuda" else 0
         weights = 3 * math.prod(spec.weight_size)  # folded, and the library's copy of that
-        return _piece_bytes(spec.problem, itemsize, steps) + weights * itemsize + own
+        return _piece_bytes(spec.problem, work.itemsize, steps) + weights * work.itemsize + own
 
     def refusal(self, call: ConvCall, limits: Limits) -> str | None:
         spec = call.spec
@@ -78,10 +78,6 @@ class Conv2dTier:
         return windows.lowered(out, spec)
 
 
-def _itemsize(spec: ConvSpec) -> int:
-    return products.work_dtype(spec.device, spec.dtype).itemsize
-
-
 def _piece_bytes(shape: Problem, itemsize: int, steps: Triple) -> int:
     """Frames and result of a box, and the library's copies of both in a layout of its own."""
     _, h, w = shape.window_sizes(steps)
@@ -90,7 +86,7 @@ def _piece_bytes(shape: Problem, itemsize: int, steps: Triple) -> int:
 
 
 def _steps(spec: ConvSpec) -> Triple | None:
-    shape, itemsize = spec.problem, _itemsize(spec)
+    shape, itemsize = spec.problem, products.work_dtype(spec.device, spec.dtype).itemsize
     # With a stride in time the frames of a box are no range of the input: one at a time.
     frames = 1 if shape.stride[0] > 1 else shape.out[0]
     most = (frames, *shape.out[1:])

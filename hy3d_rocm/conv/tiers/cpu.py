@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -121,19 +120,14 @@ def _steps(spec: ConvSpec, limits: Limits) -> Triple | None:
 
 def piece_bytes(spec: ConvSpec, steps: Triple) -> int:
     """Host bytes of the input and the result of a box."""
-    return sum(_elems(spec, steps)) * spec.dtype.itemsize
+    return sum(spec.problem.box_elems(steps)) * spec.dtype.itemsize
 
 
 def device_bytes(spec: ConvSpec, steps: Triple) -> int:
     """What is copied is made dense on the device, and a padded window is one more."""
-    read, made = _elems(spec, steps)
+    read, made = spec.problem.box_elems(steps)
     padded = read if spec.problem.is_padded else 0
     return (read + made + padded) * spec.dtype.itemsize
-
-
-def _elems(spec: ConvSpec, steps: Triple) -> tuple[int, int]:
-    shape = spec.problem
-    return shape.cin * math.prod(shape.window_sizes(steps)), shape.cout * math.prod(steps)
 
 
 def _steps_within(spec: ConvSpec, host: int, device: int | None = None) -> Triple | None:

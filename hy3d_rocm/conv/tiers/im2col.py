@@ -49,11 +49,6 @@ class Plan:
     bytes: int = 0
 
     @property
-    def outputs(self) -> int:
-        """Output channels of a group."""
-        return self.shape.outputs
-
-    @property
     def depth(self) -> int:
         """Products of an output."""
         return self.shape.channels * math.prod(self.shape.kernel)
@@ -62,7 +57,7 @@ class Plan:
         """Of sums whose rows are aligned."""
         if self.is_direct:
             return 0
-        return samples * self.outputs * windows.aligned(positions) * self.total.itemsize
+        return samples * self.shape.outputs * windows.aligned(positions) * self.total.itemsize
 
 
 def plan(spec: ConvSpec) -> Plan | None:
@@ -79,7 +74,7 @@ def plan(spec: ConvSpec) -> Plan | None:
 @functools.lru_cache(maxsize=1024)
 def _views(draft: Plan) -> Plan | None:
     """Where the input does not lie as BLAS wants it, or is of another type, it is copied."""
-    shape, weights = draft.shape, 2 * draft.outputs * draft.depth * draft.work.itemsize
+    shape, weights = draft.shape, 2 * draft.shape.outputs * draft.depth * draft.work.itemsize
 
     def need(samples: int, steps: Triple) -> int:
         copy = samples * draft.depth * math.prod(steps) * draft.work.itemsize
@@ -123,7 +118,7 @@ def run(
     out: torch.Tensor,
 ) -> None:  # fmt: skip
     """out = x * weight + bias. All of 4 or 5 dimensions."""
-    shape, outputs = found.shape, found.outputs
+    shape, outputs = found.shape, found.shape.outputs
     for group in range(shape.groups):
         rows = weight if shape.groups == 1 else weight[group * outputs : (group + 1) * outputs]
         rows = rows.reshape(1, outputs, found.depth).to(found.work)
@@ -180,9 +175,9 @@ def _parts(found: Plan, group: int, x: torch.Tensor, out: torch.Tensor) -> Itera
     for samples in windows.cut(shape.batch, found.samples):
         for box in windows.boxes(shape.box, found.steps):
             columns = part(x, found.depth, samples, box)
-            place = part(out, found.outputs, samples, box)
+            place = part(out, shape.outputs, samples, box)
             count = samples[1] - samples[0]
-            yield columns.reshape(count, found.depth, -1), place.view(count, found.outputs, -1)
+            yield columns.reshape(count, found.depth, -1), place.view(count, shape.outputs, -1)
 
 
 def _columns(found: Plan, x: torch.Tensor, out: torch.Tensor) -> Iterator[_Piece]:

@@ -38,7 +38,8 @@ class VendorTier:
         lanes = 8 if products.is_half(spec.dtype) else 1
         read = math.prod(spec.x_size[2:]) * spec.x_size[0]
         wrote = math.prod(spec.out_size[2:]) * spec.x_size[0]
-        elems = read * _padded(spec.x_size[1], lanes) + wrote * _padded(spec.out_size[1], lanes)
+        elems = read * windows.aligned(spec.x_size[1], lanes)
+        elems += wrote * windows.aligned(spec.out_size[1], lanes)
         elems += 2 * math.prod(spec.weight_size)
         return (elems + _copied_elems(spec, steps)) * spec.dtype.itemsize + _OWN_BYTES
 
@@ -92,19 +93,10 @@ def library_refusal(spec: ConvSpec, dilation: tuple[int, ...]) -> str | None:
     return None
 
 
-def _padded(count: int, lanes: int) -> int:
-    return -(-count // lanes) * lanes
-
-
 def _steps(spec: ConvSpec) -> Triple | None:
     """The largest box whose input and output stay below 2^31 elements."""
     shape = spec.problem
-
-    def need(steps: Triple) -> int:
-        read = shape.cin * math.prod(shape.window_sizes(steps))
-        return max(read, shape.cout * math.prod(steps))
-
-    return windows.steps_that_fit(shape.out, need, _MAX_ELEMS)
+    return windows.steps_that_fit(shape.out, lambda s: max(shape.box_elems(s)), _MAX_ELEMS)
 
 
 def _is_whole(spec: ConvSpec, steps: Triple | None) -> bool:
@@ -116,9 +108,8 @@ def _copied_elems(spec: ConvSpec, steps: Triple | None) -> int:
     """Elements of one padded window and its result, where the call is cut or padded by index."""
     if steps is None or _is_whole(spec, steps):
         return 0
-    shape = spec.problem
-    read = shape.cin * math.prod(shape.window_sizes(steps)) if shape.is_padded else 0
-    return read + shape.cout * math.prod(steps)
+    read, made = spec.problem.box_elems(steps)
+    return (read if spec.problem.is_padded else 0) + made
 
 
 def allows_tf32() -> bool:

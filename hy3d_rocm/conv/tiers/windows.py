@@ -29,9 +29,9 @@ def strides_of(tensor: torch.Tensor, shape: Problem) -> tuple[int, ...]:
     return tuple(s if size > 1 else 0 for s, size in zip((n, c, t, h, w), sizes, strict=True))
 
 
-def aligned(positions: int) -> int:
-    """Rounded up to whole ALIGNED."""
-    return -(-positions // ALIGNED) * ALIGNED
+def aligned(count: int, unit: int = ALIGNED) -> int:
+    """Rounded up to whole units."""
+    return -(-count // unit) * unit
 
 
 def lifted(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,17 +8,17 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hy3d_rocm import __version__, units
 from hy3d_rocm.arguments import CommandError
 from hy3d_rocm.conv.verdict_store import database
 from hy3d_rocm.conv.verdict_store.records import (
-    Filters,
     Key,
     Record,
     Row,
     clock_text,
+    counts_on,
     machines_here,
 )
 from hy3d_rocm.conv.verdict_store.store import WHOLE_S, Store
@@ -28,6 +28,7 @@ from hy3d_rocm.files import write_whole
 _WIDTH = 100
 _HEAD = ("tier", "verdict", "time", "first", "peak", "by", "when")
 _WORDS = (0, 1, 5, 6)  # columns
+_EXACT = ("tier", "verdict", "op", "dtype", "architecture")  # fields that a filter gives exactly
 
 
 def run_db_command(arguments: argparse.Namespace) -> int:
@@ -38,13 +39,13 @@ def run_db_command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    filters = _filters(arguments)
+    is_meant = _filter(arguments)
     with _opened(arguments) as store:
         if store is None:
             _print(f"Nothing is known yet: there is no {database.own_path(arguments.path)}.")
             return
         rows = _rows(store)
-    found = blocks(filter(filters.matches, rows))
+    found = blocks(filter(is_meant, rows))
     if not found:
         _print(_nothing(rows))
         return
@@ -61,8 +62,8 @@ def _show(arguments: argparse.Namespace) -> None:
         raise CommandError("show needs the name of a key, or a part of its shape")
     with _opened(arguments) as store:
         rows = [] if store is None else _rows(store)
-    named, shaped = Filters(name=wanted).matches, Filters(shape=wanted).matches
-    found = blocks(filter(named, rows)) or blocks(filter(shaped, rows))
+    found = blocks(row for row in rows if row.key.name.startswith(wanted.lower()))
+    found = found or blocks(row for row in rows if wanted in row.key.shape)
     if not found:
         raise CommandError(f"no key is called {wanted}, and no shape contains it; see db list")
     if len(found) > 1:
@@ -74,8 +75,8 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _forget(arguments: argparse.Namespace) -> None:
-    filters = _filters(arguments)
-    given = filters != Filters()
+    is_meant = _filter(arguments)
+    given = any(getattr(arguments, name) for name in (*_EXACT, "shape", "here"))
     if given == arguments.all:
         raise CommandError(
             "forget takes --all or filters, not both"
@@ -90,7 +91,7 @@ def _forget(arguments: argparse.Namespace) -> None:
         before = _rows(store)
         if store.trouble is not None:
             raise CommandError(f"{store.path}: {store.trouble}; nothing was deleted")
-        count = store.forget(filter(filters.matches, before))
+        count = store.forget(filter(is_meant, before))
         if not store.flush(WHOLE_S):
             why = store.trouble or "the disk does not answer"
             raise CommandError(f"{store.path}: {why}; the rows are still there")
@@ -101,12 +102,12 @@ def _forget(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    filters = _filters(arguments)
+    is_meant = _filter(arguments)
     with _opened(arguments) as store:
         if store is None:
             path = database.own_path(arguments.path)
             raise CommandError(f"nothing is known yet: there is no {path}")
-        rows = [row.as_dict() for row in filter(filters.matches, _rows(store))]
+        rows = [row.as_dict() for row in filter(is_meant, _rows(store))]
     facts = {"made_by": f"hy3d_rocm {__version__}", "schema": database.VERSION, "rows": rows}
     text = json.dumps(facts, indent=1) + "\n"
     if arguments.out is None:
@@ -141,16 +142,26 @@ def _rows(store: Store) -> list[Row]:
     return rows
 
 
-def _filters(arguments: argparse.Namespace) -> Filters:
+def _filter(arguments: argparse.Namespace) -> Callable[[Row], bool]:
+    """Whether a row is meant: all that is given must hold; an empty text is not given. shape: a
+    part of the key's text, blanks and case as they are."""
     machines = None
     if arguments.here:
         try:
             machines = tuple(machines_here())
         except (ImportError, RuntimeError) as error:
             raise CommandError(f"--here needs a torch that works: {error}") from error
-    names = ("tier", "verdict", "shape", "op", "dtype", "architecture")
-    given = {name: getattr(arguments, name) or None for name in names}
-    return Filters(**given, machines=machines)
+    exact = {name: wanted for name in _EXACT if (wanted := getattr(arguments, name))}
+
+    def is_meant(row: Row) -> bool:
+        fields = row.as_dict()
+        if any(fields[name] != wanted for name, wanted in exact.items()):
+            return False
+        if arguments.shape and arguments.shape not in row.key.shape:
+            return False
+        return machines is None or counts_on(row, machines)
+
+    return is_meant
 
 
 def _nothing(rows: list[Row]) -> str:

@@ -3,10 +3,9 @@ replaced; one that is not ours is left as it is. A connection is of the calling 
 
 One process at a time opens it (_alone): else the second one would move what the first has made.
 
-In-flight markers: first calls that may take the process, or the machine, with them. A marker is a
-row of the table `trying`, on the disk before the call and gone after it. One whose process has
-ended becomes the verdict "hang". Process numbers are given again, so a process is known by its
-number and its start time, within one boot and one numbering (container).
+In-flight markers (docs/knowledge.md) are rows of the table `trying`. Process numbers are given
+again, so a process is known by its number and its start time, within one boot and one numbering
+(container).
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from typing import NamedTuple
 
 from hy3d_rocm import __version__
 from hy3d_rocm.conv.verdict_store.records import RECORD_FIELDS, Key, Record, Row, clock_text
+from hy3d_rocm.diagnose.env import gpu
 from hy3d_rocm.files import network_disk, patiently
 
 _log = logging.getLogger("hy3d_rocm")
@@ -247,14 +247,9 @@ def _read_anyway(path: Path) -> list[Row]:
 
 def _move_aside(path: Path) -> Path:
     """Renames the file, and the log that belongs to it, to the first name that is free."""
-    day = time.strftime("%Y%m%d-%H%M%S")
-    number = 0
-    while True:
-        tail = f"-{number}" if number else ""
-        aside = path.with_name(f"{path.name}.damaged-{day}{tail}")
-        if not aside.exists():
-            break
-        number += 1
+    name = f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (f"{name}-{number}" if number else name for number in itertools.count())
+    aside = next(one for one in map(path.with_name, names) if not one.exists())
     for suffix in ("-wal", "-shm", ""):
         source = path.with_name(path.name + suffix)
         try:
@@ -384,17 +379,9 @@ def read_rows(connection: sqlite3.Connection) -> list[Row]:
     count = len(Key._fields)
     found = []
     for values in connection.execute(f"SELECT {_KEY}, {_RECORD} FROM records"):
-        record = _record(values[count:])
-        if record is not None:
-            found.append(Row(Key(*map(str, values[:count])), record))
+        with contextlib.suppress(TypeError, ValueError):
+            found.append(Row(Key(*map(str, values[:count])), Record(*values[count:])))
     return found
-
-
-def _record(values: tuple[object, ...]) -> Record | None:
-    try:
-        return Record(*values)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
 
 
 def write_record(connection: sqlite3.Connection, key: Key, record: Record) -> None:
@@ -474,9 +461,10 @@ def read_markers(connection: sqlite3.Connection) -> list[Marker]:
     ]
 
 
-def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
-    """Clears the markers of dead processes, with a line in the log for each. Whether there are
-    others of processes that can't be asked for: later, perhaps."""
+def conclude_dead(connection: sqlite3.Connection) -> tuple[bool, bool]:
+    """Makes verdicts of the markers of dead processes, where the shape was not measured since, with
+    a line in the log for each. Whether there were any, and whether there are others of processes
+    that can't be asked for: later, perhaps."""
     me, now = this_process(), time.time()
     is_unclear = False
     found: list[Marker] = []
@@ -487,6 +475,9 @@ def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
             is_unclear |= not gone
         if gone and clear_marker(connection, marker.token):  # else another process has concluded it
             found.append(marker)
+            newer = f'SELECT 1 FROM records WHERE {_MATCH} AND tier = ? AND "when" > ?'
+            if not connection.execute(newer, (*marker.key, marker.tier, marker.when)).fetchone():
+                write_record(connection, marker.key, marker.verdict())
     for marker in found[:_LINES]:
         _log.warning(
             "%s %s, %s: the process that first tried %s for it, at %s, ended during the call;"
@@ -497,7 +488,7 @@ def take_dead(connection: sqlite3.Connection) -> tuple[list[Marker], bool]:
     if len(found) > _LINES:
         left = len(found) - _LINES
         _log.warning("and %d more such shapes: hy3d-rocm db list --verdict hang", left)
-    return found, is_unclear
+    return bool(found), is_unclear
 
 
 def this_process() -> Process:
@@ -507,14 +498,9 @@ def this_process() -> Process:
 
 @functools.lru_cache(maxsize=2)
 def _process(pid: int) -> Process:
-    try:
-        boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    try:
+    boot, numbering = gpu.text(PROC / "sys" / "kernel" / "random" / "boot_id"), ""
+    with contextlib.suppress(OSError):
         numbering = os.readlink(PROC / "self" / "ns" / "pid")
-    except OSError:
-        numbering = ""
     return Process(pid, start_time(pid) or "", boot, numbering)
 
 

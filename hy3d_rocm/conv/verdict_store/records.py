@@ -186,39 +186,10 @@ class Row(NamedTuple):
         return {**self.key._asdict(), **self.record.as_dict()}
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Which rows are meant: all that are given must hold. None, and an empty text, is not given.
-
-    shape: a part of the key's text, blanks and case as they are; name: the first digits of a
-    key's name; machines: what counts on any of them, with all its versions; the rest: the field,
-    exactly.
-    """
-
-    tier: str | None = None
-    verdict: str | None = None
-    op: str | None = None
-    shape: str | None = None
-    dtype: str | None = None
-    architecture: str | None = None
-    name: str | None = None
-    machines: Sequence[Machine] | None = None
-
-    def matches(self, row: Row) -> bool:
-        key, record = row
-        exact = (
-            (self.tier, record.tier), (self.verdict, record.verdict), (self.op, key.op),
-            (self.dtype, key.dtype), (self.architecture, key.architecture),
-        )  # fmt: skip
-        if any(wanted and wanted != value for wanted, value in exact):
-            return False
-        if self.shape and self.shape not in key.shape:
-            return False
-        if self.name and not key.name.startswith(self.name.lower()):
-            return False
-        if self.machines is None or key.machine in self.machines:
-            return True
-        return record.outlives_versions and any(key[4:-1] == one[:-1] for one in self.machines)
+def counts_on(row: Row, machines: Sequence[Machine]) -> bool:
+    """Whether it is of one of those machines, with all its versions, or outlives ours there."""
+    found, outlives = row.key.machine, row.record.outlives_versions
+    return any(found == one or (outlives and found[:-1] == one[:-1]) for one in machines)
 
 
 def clock_text(when: float) -> str:
@@ -281,10 +252,8 @@ def triton_versions() -> tuple[str, ...]:
     """
     found: list[str] = []
     for name in _TRITONS:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"triton {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return tuple(found)
 
 

@@ -21,8 +21,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from hy3d_rocm.conv.verdict_store import database
@@ -38,8 +38,8 @@ POLL_S = 5.0  # how soon another process's rows are noticed
 
 MOST_ROWS = 20_000  # 12 MB; a video VAE has 60 shapes at each resolution, times tiers
 _EVICT_EVERY = 256
-_MOST_JOBS = 8192  # a disk that is this far behind has stopped
 _BATCH = 256
+_MOST_JOBS = 8192  # a disk that is this far behind has stopped
 # A transaction of ours takes milliseconds. Who holds the lock longer is stopped or stuck.
 _LOCK_PATIENCE_S = 30.0
 # What a caller got wrong: its job fails, not the file.
@@ -49,7 +49,8 @@ _JOB_ERRORS = (
 )  # fmt: skip
 
 _Work = Callable[[sqlite3.Connection], object]
-_NOTHING = object()
+# durable: on the disk (fsync) once it is done
+_Job = tuple[_Work, bool, Future[None]]
 
 
 class Store:
@@ -63,18 +64,23 @@ class Store:
         self.trouble: str | None = None
         self._announce = announce
         self._said: set[str] = set()
-        self._lock = threading.Lock()
+        # Whoever changes `_known` queues the job that changes the file in the same breath.
+        self._lock = threading.RLock()
         self._generation = 0
         # Dictionaries of records are replaced, not changed: readers hold the old ones.
         self._known: dict[Key, dict[str, Record]] = {}
         self._versions: frozenset[str] = frozenset()  # of hy3d_rocm, in the keys
-        # By key and tier: what the file doesn't have yet, None for what it still has.
-        self._pending: dict[tuple[Key, str], Record | None] = {}
+        self._is_stale = True  # the file has rows that are not here yet
         self._is_unclear = False  # markers are left whose processes can't be asked for
         self._written = 0
         self._data_version: int | None = None
         self._next_poll = math.inf
-        self._writer: _Writer | None = None  # None: there is no file, or not any more
+        self._is_open = False  # there is a file
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="hy3d verdicts", daemon=True)
+        # Of the thread alone.
+        self._connection: sqlite3.Connection | None = None
+        self._synchronous = ""
 
     @classmethod
     def open(
@@ -94,11 +100,14 @@ class Store:
         if new.path != database.IN_MEMORY:
             new._next_poll = time.monotonic() + POLL_S
             _OPEN.add(new)
-            connect = functools.partial(database.open_for_writing, Path(new.path))
-            new._writer = _Writer(connect, new._fail)
-            opened = new._writer.submit(_Job(new._begin, durable=True))
-            new._writer.start()
-            opened.done.wait(OPEN_S if patience_s is None else patience_s)
+            new._is_open = True
+            try:
+                new._thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter is ending
+                new._fail(error)
+            opened = new._write(new._conclude_dead, durable=True)
+            if opened is not None:
+                wait([opened], OPEN_S if patience_s is None else patience_s)
         return new
 
     # What is known.
@@ -135,11 +144,10 @@ class Store:
     def put(self, key: Key, record: Record) -> None:
         """Known at once to this process; the file has it within milliseconds."""
         record = record.bounded()
-        self._change({(key, record.tier): record})
         # The verdicts that protect the machine must survive its reset.
         durable = record.verdict in ("hang", "wrong")
-        after = functools.partial(self._landed, {(key, record.tier): record})
-        self._write(lambda c: self._save(c, key, record), durable=durable, after=after)
+        save = functools.partial(self._save, key=key, record=record)
+        self._change({(key, record.tier): record}, save, durable=durable)
 
     @contextlib.contextmanager
     def in_flight(self, key: Key, tier: str) -> Iterator[None]:
@@ -149,7 +157,7 @@ class Store:
         marker = database.Marker(token, key, tier, time.time(), database.this_process())
         try:
             job = self._write(lambda c: database.write_marker(c, marker), durable=True)
-            if job is not None and not job.done.wait(TRY_S):
+            if job is not None and not wait([job], TRY_S).done:
                 self._say("the disk is slow: a reset during a first call may go unnoticed")
             yield
         finally:
@@ -165,87 +173,76 @@ class Store:
     def forget(self, rows: Iterable[Row] | None = None) -> int:
         """Deletes these rows (None: all); how many there were. Waits for that up to WHOLE_S."""
         gone = {(row.key, row.record.tier): None for row in (self.rows() if rows is None else rows)}
-        self._change(gone)
-        after = functools.partial(self._landed, gone)
-        job = self._write(lambda c: database.delete_records(c, gone), durable=True, after=after)
+        job = self._change(gone, lambda c: database.delete_records(c, gone), durable=True)
         if job is not None:
-            job.done.wait(WHOLE_S)
+            wait([job], WHOLE_S)
         return len(gone)
 
     def flush(self, seconds: float = CLOSE_S) -> bool:
         """Whether all that was put so far is in the file, at the latest after that time."""
         job = self._write(lambda c: None, durable=True)
-        return job is not None and job.done.wait(seconds) and job.error is None
+        return job is not None and bool(wait([job], seconds).done) and job.exception() is None
 
     def close(self, seconds: float = CLOSE_S) -> None:
         """Writes what is left, waiting at most that long. Afterwards the store is memory-only."""
-        writer, self._writer = self._writer, None
+        was_open, self._is_open = self._is_open, False
         self._next_poll = math.inf
         _OPEN.discard(self)
-        if writer is not None:
-            writer.stop(seconds)
+        if was_open:
+            self._jobs.put(None)
+            if self._thread.ident is not None:
+                self._thread.join(seconds)
 
     # Memory.
 
-    def _change(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
-        """None: it is forgotten."""
+    def _change(
+        self, changes: Mapping[tuple[Key, str], Record | None], work: _Work, *, durable: bool
+    ) -> Future[None] | None:
+        """Here at once, in the file by `work`. None: it is forgotten."""
         with self._lock:
-            if self._writer is not None and self.trouble is None:
-                self._pending.update(changes)
-            self._apply(changes, self._known)
+            self._versions |= {key.ours for key, _tier in changes}
+            for (key, tier), record in changes.items():
+                records = {n: r for n, r in self._known.get(key, {}).items() if n != tier}
+                if record is not None:
+                    records[tier] = record
+                self._known[key] = records
+            while len(self._known) > 2 * MOST_ROWS:  # where there is no file that forgets
+                del self._known[next(iter(self._known))]
+            self._generation += 1
+            return self._write(work, durable=durable)
 
-    def _apply(
-        self, changes: Mapping[tuple[Key, str], Record | None], known: dict[Key, dict[str, Record]]
-    ) -> None:
-        """Changes `known`, which is what counts from now on. Called with the lock."""
-        self._versions |= {key.ours for key, _tier in changes}
-        for (key, tier), record in changes.items():
-            records = {name: r for name, r in known.get(key, {}).items() if name != tier}
-            if record is not None:
-                records[tier] = record
-            known[key] = records
-        while len(known) > 2 * MOST_ROWS:  # where there is no file that forgets
-            del known[next(iter(known))]
-        self._known = known
-        self._generation += 1
-
-    def _landed(self, changes: Mapping[tuple[Key, str], Record | None]) -> None:
-        """The file has it: what others write or forget there counts from now on."""
-        with self._lock:
-            for name, record in changes.items():
-                if self._pending.get(name, _NOTHING) is record:
-                    del self._pending[name]
-
-    def _take_in(self, rows: Iterable[Row]) -> None:
-        """What a file holds, below what it does not have yet. Readers, who take no lock, have the
-        old rows until all new ones are there."""
+    def _take_in(self, rows: Iterable[Row]) -> bool:
+        """What a file holds; whether it has all that was changed here. Readers, who take no lock,
+        have the old rows until all new ones are there."""
         known: dict[Key, dict[str, Record]] = {}
         for key, record in rows:
             known.setdefault(key, {})[record.tier] = record
         with self._lock:
-            self._versions = frozenset(key.ours for key in known)
-            self._apply(self._pending, known)
+            is_whole = self.trouble is not None or self._jobs.empty()
+            if is_whole:
+                self._versions = frozenset(key.ours for key in known)
+                self._known = known
+                self._generation += 1
+            return is_whole
 
     # The file, as any thread sees it.
 
-    def _write(
-        self, work: _Work, *, durable: bool = False, after: Callable[[], None] | None = None
-    ) -> _Job | None:
-        """Hands `work` to the writer; None where the file can't be written."""
-        writer = self._writer
-        if writer is None or self.trouble is not None:
+    def _write(self, work: _Work, *, durable: bool = False) -> Future[None] | None:
+        """Hands `work` to the thread; None where the file can't be written."""
+        if not self._is_open or self.trouble is not None:
             return None
-        if writer.backlog() > _MOST_JOBS:
+        if self._jobs.qsize() > _MOST_JOBS:
             self._fail(database.UnusableError("the disk does not keep up"))
             return None
-        return writer.submit(_Job(work, durable=durable, after=after))
+        done: Future[None] = Future()
+        self._jobs.put((work, durable, done))
+        return done
 
     def _poll(self) -> None:
-        """Has the writer's connection look at the file, if it has nothing else to do."""
+        """Has the thread look at the file, if it has nothing else to do."""
         self._next_poll = time.monotonic() + POLL_S
-        writer = self._writer
-        if writer is not None and self.trouble is None and not writer.backlog():
-            writer.submit(_Job(self._look, durable=self._is_unclear))
+        if self._jobs.empty():
+            self._write(self._look, durable=self._is_unclear)
 
     def _fail(self, error: BaseException) -> None:
         """From now on nothing is written; the first reason is kept."""
@@ -254,7 +251,8 @@ class Store:
         self.trouble = database.reason_of(error)
         self._next_poll = math.inf
         if isinstance(error, database.ReadOnlyError):
-            self._take_in(error.rows)
+            with self._lock:
+                self._take_in([*error.rows, *self.rows()])
         self._say(f"{self.trouble}; what is learnt now is kept in memory only")
 
     def _say(self, text: str) -> None:
@@ -263,188 +261,114 @@ class Store:
             _log.warning("knowledge of convolutions: %s: %s", self.path, text)
 
     def _forked(self) -> None:
-        """In a forked child: its parent keeps the file (https://sqlite.org/howtocorrupt.html)."""
-        self._lock = threading.Lock()
-        writer, self._writer = self._writer, None
+        """In a forked child: its parent keeps the file. The thread isn't there, and the connection
+        must never be closed, since SQLite would act on locks that are the parent's
+        (https://sqlite.org/howtocorrupt.html section 2.6): one reference too many keeps it from its
+        destructor."""
+        self._lock = threading.RLock()
+        self._jobs = queue.SimpleQueue()
+        self._is_open = False
         self._next_poll = math.inf
         self.trouble = "this is a forked process, and its parent has the file"
-        if writer is not None:
-            writer.abandon()
-
-    # In the writer's thread.
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        self._load(connection)
-        self._conclude_dead(connection)
-
-    def _load(self, connection: sqlite3.Connection) -> None:
-        self._data_version = _version_of(connection)
-        self._take_in(database.read_rows(connection))
-
-    def _save(self, connection: sqlite3.Connection, key: Key, record: Record) -> None:
-        database.write_record(connection, key, record)
-        self._written += 1
-        if self._written % _EVICT_EVERY == 0 and database.evict(connection, MOST_ROWS):
-            self._take_in(database.read_rows(connection))
-
-    def _look(self, connection: sqlite3.Connection) -> None:
-        """Whether another process wrote; SQLite's number stays where this connection did."""
-        if _version_of(connection) != self._data_version:
-            self._load(connection)
-        if self._is_unclear:
-            self._conclude_dead(connection)
-
-    def _conclude_dead(self, connection: sqlite3.Connection) -> None:
-        """What the markers of dead processes say, unless the shape was measured since."""
-        found, self._is_unclear = database.take_dead(connection)
-        for marker in found:
-            known = self._known.get(marker.key, {}).get(marker.tier)
-            if known is None or known.when <= marker.when:
-                database.write_record(connection, marker.key, marker.verdict())
-                with self._lock:
-                    self._apply({(marker.key, marker.tier): marker.verdict()}, self._known)
-
-
-def _version_of(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA data_version").fetchone()[0])
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """One piece of work. durable: on the disk (fsync) when it is done; after: called in the
-    writer's thread once it is committed."""
-
-    work: _Work
-    durable: bool = False
-    after: Callable[[], None] | None = None
-    error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def attempt(self, connection: sqlite3.Connection) -> None:
-        """Does the work; raises what is the file's fault, keeps what is the job's."""
-        self.error = None
-        try:
-            self.work(connection)
-        except _JOB_ERRORS as error:
-            self.error = error
-
-    def finish(self, error: BaseException | None) -> None:
-        self.error = error or self.error
-        if self.error is None and self.after is not None:
-            self.after()
-        self.done.set()
-
-
-class _Writer:
-    """A thread that owns the SQLite connection and does what others ask for, in their order.
-
-    `connect` runs in it and its connection is used there alone. on_failure(error) is called, once,
-    when the connection can't be had or used any more; from then on all jobs fail with that error.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[], sqlite3.Connection],
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self._connect = connect
-        self._on_failure = on_failure
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._connection: sqlite3.Connection | None = None
-        self._failure: BaseException | None = None
-        self._synchronous = ""
-        self._thread = threading.Thread(target=self._serve, name="hy3d verdicts", daemon=True)
-
-    def start(self) -> None:
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # no more threads, or the interpreter is ending
-            self._fail(error)
-            while not self._jobs.empty():
-                job = self._jobs.get()
-                if job is not None:
-                    job.finish(error)
-
-    def submit(self, job: _Job) -> _Job:
-        self._jobs.put(job)
-        return job
-
-    def backlog(self) -> int:
-        return self._jobs.qsize()
-
-    def stop(self, seconds: float) -> None:
-        """Ends the thread after the jobs it has, and waits for that no longer than that time."""
-        self._jobs.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
-
-    def abandon(self) -> None:
-        """In a forked child: the thread isn't there, and the connection must never be closed,
-        since SQLite would act on locks that are the parent's (https://sqlite.org/howtocorrupt.html
-        section 2.6). One reference too many keeps it from its destructor."""
         connection, self._connection = self._connection, None
         if connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
+    # In the thread, which owns the connection and does what others ask for, in their order.
+
     def _serve(self) -> None:
         try:
-            self._connection = self._connect()
+            self._connection = database.open_for_writing(Path(self.path))
         except Exception as error:  # noqa: BLE001  (whatever it is, the host goes on without a file)
             self._fail(error)
         while jobs := self._take():
-            if self._connection is not None:
-                try:
-                    self._do(self._connection, jobs)
-                except Exception as error:  # noqa: BLE001  (as above)
-                    self._fail(error)
-            for job in jobs:
-                job.finish(self._failure)
+            try:
+                if self._connection is None:
+                    raise database.UnusableError(self.trouble)
+                errors = self._do(self._connection, jobs)
+            except Exception as error:  # noqa: BLE001  (as above)
+                self._close()
+                self._fail(error)
+                errors = [error] * len(jobs)
+            for (*_, done), failure in zip(jobs, errors, strict=True):
+                done.set_result(None) if failure is None else done.set_exception(failure)
         self._close()
 
     def _take(self) -> list[_Job]:
-        """The next jobs, at least one; none when the thread is to end."""
+        """The next jobs, at least one; none when the thread is to end. Many in one transaction
+        write a tenth of the pages."""
         jobs: list[_Job] = []
-        job = self._jobs.get()
-        while job is not None:
-            jobs.append(job)
-            if len(jobs) >= _BATCH or self._jobs.empty():
-                return jobs
+        while not (jobs and self._jobs.empty()) and len(jobs) < _BATCH:
             job = self._jobs.get()
-        if jobs:
-            self._jobs.put(None)  # for the next time
+            if job is None:
+                if jobs:
+                    self._jobs.put(None)  # for the next time
+                break
+            jobs.append(job)
         return jobs
 
-    def _do(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-        """In one transaction; again while another process holds the lock."""
-        end = time.monotonic() + _LOCK_PATIENCE_S
-        while True:
-            try:
-                return self._commit(connection, jobs)
-            except sqlite3.OperationalError as error:
-                if not database.is_busy(error) or time.monotonic() > end:
-                    raise
-
-    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+    def _do(
+        self, connection: sqlite3.Connection, jobs: Sequence[_Job]
+    ) -> Sequence[BaseException | None]:
+        """In one transaction, again while another process holds the lock; what a caller got wrong,
+        by job."""
         # NORMAL survives the death of the process, FULL also that of the machine.
-        level = "FULL" if any(job.durable for job in jobs) else "NORMAL"
+        level = "FULL" if any(durable for _, durable, _ in jobs) else "NORMAL"
         if level != self._synchronous:
             connection.execute(f"PRAGMA synchronous = {level}")
             self._synchronous = level
-        with database.transaction(connection):
-            database.check_version(connection)
-            for job in jobs:
-                job.attempt(connection)
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        self._close()
-        self._on_failure(error)
+        end = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                with database.transaction(connection):
+                    database.check_version(connection)
+                    errors = [_attempt(work, connection) for work, *_ in jobs]
+                    if self._is_stale and self._jobs.empty():
+                        self._load(connection)
+                return errors
+            except sqlite3.OperationalError as error:
+                if not database.is_busy(error) or time.monotonic() > end:
+                    raise
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):  # what is committed is committed
                 connection.close()
+
+    def _load(self, connection: sqlite3.Connection) -> None:
+        version, rows = _version_of(connection), database.read_rows(connection)
+        if self._take_in(rows):
+            self._data_version, self._is_stale = version, False
+
+    def _save(self, connection: sqlite3.Connection, key: Key, record: Record) -> None:
+        database.write_record(connection, key, record)
+        self._written += 1
+        if self._written % _EVICT_EVERY == 0 and database.evict(connection, MOST_ROWS):
+            self._is_stale = True
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        """Whether another process wrote; SQLite's number stays where this connection did."""
+        self._is_stale |= _version_of(connection) != self._data_version
+        if self._is_unclear:
+            self._conclude_dead(connection)
+
+    def _conclude_dead(self, connection: sqlite3.Connection) -> None:
+        found, self._is_unclear = database.conclude_dead(connection)
+        self._is_stale |= found
+
+
+def _attempt(work: _Work, connection: sqlite3.Connection) -> BaseException | None:
+    """Raises what is the file's fault, gives what is the job's."""
+    try:
+        work(connection)
+    except _JOB_ERRORS as error:
+        return error
+    return None
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
 
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import nullcontext
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -43,12 +44,12 @@ def by_frames(
     called before each frame."""
     every = slice(0, ranges.tokens)
     fused = is_fused(q[:, :, every], room[0, None], room[1, None])
-    with Streams(q.device, q.shape[1] * ranges.tokens if fused else 0) as streams:
+    with _streams(q.device, q.shape[1] * ranges.tokens if fused else 0) as next_stream:
         for frame in range(ranges.frames):
             check()
             seen = ranges.of(frame, room.shape[2])
             here = slice(frame * ranges.tokens, (frame + 1) * ranges.tokens)
-            with streams.next():
+            with next_stream():
                 k, v = room[0, None, :, seen], room[1, None, :, seen]
                 weigh(q[:, :, here], k, v, target[:, here])
 
@@ -93,33 +94,25 @@ def _side_streams(device: torch.device) -> tuple[Any, ...]:
     return tuple(torch.cuda.Stream(device) for _ in range(1, MOST_STREAMS))  # type: ignore[no-untyped-call]
 
 
-class Streams:
+@contextmanager
+def _streams(device: torch.device, queries: int) -> Iterator[Callable[[], Any]]:
     """Streams of a GPU for things that do not depend on each other and leave most of it idle: one
     frame's attention is a program for some 64 of its `queries`. All together take what one
     attention does that fills the GPU, some 25 MB on an H200, within the margin. queries 0: the
-    current stream alone, for what takes more. Before and after, that has them all behind it."""
-
-    def __init__(self, device: torch.device, queries: int) -> None:
-        self._streams: list[Any] = []
-        self._number = 0
-        if device.type == "cuda" and queries:
-            self._here = torch.cuda.current_stream(device)
-            units = torch.cuda.get_device_properties(device).multi_processor_count
-            count = min(MOST_STREAMS, max(1, round(units / max(queries // _QUERIES, 1))))
-            self._streams = list(_side_streams(device)[: count - 1])
-
-    def __enter__(self) -> Streams:
-        for stream in self._streams:
-            stream.wait_stream(self._here)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in self._streams:
-            self._here.wait_stream(stream)
-
-    def next(self) -> Any:
-        """That of the next one."""
-        every = [None, *self._streams]
-        self._number += 1
-        stream = every[self._number % len(every)]
-        return nullcontext() if stream is None else torch.cuda.stream(stream)
+    current stream alone, for what takes more. Before and after, that has them all behind it.
+    Gives what each of the things is begun in."""
+    if device.type != "cuda" or not queries:
+        yield nullcontext
+        return
+    here = torch.cuda.current_stream(device)
+    units = torch.cuda.get_device_properties(device).multi_processor_count
+    count = min(MOST_STREAMS, max(1, round(units / max(queries // _QUERIES, 1))))
+    sides = _side_streams(device)[: count - 1]
+    for stream in sides:
+        stream.wait_stream(here)
+    every: Iterator[Any] = itertools.cycle((*map(torch.cuda.stream, sides), nullcontext()))
+    try:
+        yield lambda: next(every)
+    finally:
+        for stream in sides:
+            here.wait_stream(stream)

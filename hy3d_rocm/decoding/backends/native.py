@@ -49,13 +49,12 @@ class NativeBackend(TorchBackend):
     TorchBackend: the rest the core knows (hy3d_place).
     """
 
-    def __init__(
-        self, weights: Weights, cancel: Any = None, compute: Callable[..., Tensor] | None = None
-    ) -> None:
+    cancel: Any = None
+    check: Callable[[], object] | None = None
+    compute: Callable[..., Tensor] | None = None
+
+    def __init__(self, weights: Weights) -> None:
         super().__init__(weights)
-        self.cancel = cancel
-        self.check: Callable[[], object] | None = None
-        self._compute = compute
         # The module is kept with the tensor: its id stays taken for as long as it is a key.
         self._kernels: dict[int, tuple[Any, Tensor, Tensor]] = {}
 
@@ -92,7 +91,7 @@ class NativeBackend(TorchBackend):
         if target is None or unfit or overlaps(target):
             target = x.new_empty(size)
         (_, top, left), (_, bottom, right) = layer.before, layer.after  # time's is among the frames
-        compute: Any = self._compute or functional.fused_conv3d
+        compute: Any = self.compute or functional.fused_conv3d
         start = time.perf_counter()
         with torch.no_grad():
             made: Tensor = compute(

@@ -88,7 +88,6 @@ class Facts:
         return None not in (self.first, self.time, self.space)
 
     def frames(self, latents: int) -> int:
-        """Of so many latents."""
         assert self.first is not None
         assert self.time is not None
         return self.first + (latents - 1) * self.time
@@ -120,7 +119,7 @@ class Family(ABC):
 
     @property
     def is_opaque(self) -> bool:
-        """Whether nobody runs its layers: whole() and whole_encode() are all that it has."""
+        """Whether nobody runs its layers: whole() is all that it has."""
         return bool(self.why)
 
     @property
@@ -262,7 +261,6 @@ class StructuredFamily(Family):
         )
 
     def own_decode(self, z: Tensor) -> Tensor:
-        """As run_decoder(), by the VAE's own code."""
         x = z[:, :, 0] if self.is_image else z
         if not parts.absent(self.post_quant_conv):
             x = self.post_quant_conv(x)
@@ -270,7 +268,6 @@ class StructuredFamily(Family):
         return made.unsqueeze(2) if self.is_image else made
 
     def own_encode(self, pixels: Tensor) -> Tensor:
-        """As run_encoder(), by the VAE's own code."""
         made: Tensor = self.view.encoder(pixels[:, :, 0] if self.is_image else pixels)
         if not parts.absent(self.quant_conv):
             made = self.quant_conv(made)
@@ -294,31 +291,27 @@ class StructuredFamily(Family):
         self.needed_encoder()
         return _through(engine, self.processing.encoded, self.run_encoder(engine, pixels))
 
-    def whole(self, z: Tensor) -> Tensor:
-        """Frames by the VAE's own code, unsplit."""
-        z = _of_all(self.processing.enter, z)
-        x = self._by_own_code(self.decoder, getattr(self.view, "own_decode", self.own_decode), z)
-        return _of_all(self.processing.leave, x)
-
-    def whole_encode(self, pixels: Tensor) -> Tensor:
-        """Mean and log variance by the VAE's own code, unsplit."""
-        self.needed_encoder()
-        if self.processing.gives_mean:
-            other = 'encode with a strategy other than "whole"'
-            raise TypeError(
-                f"this {self.name} VAE's own encode gives the latent's mean only: "
-                + (f"call that, since {self.why}" if self.why else other)
-            )
-        x = self._by_own_code(self.encoder, self.own_encode, pixels)
-        return _of_all(self.processing.encoded, x)
-
-    def _by_own_code(self, coder: Any, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def whole(self, x: Tensor, encode: bool = False) -> Tensor:
+        """Frames by the VAE's own code, unsplit; of pixels mean and log variance."""
+        does, call = self.processing, getattr(self.view, "own_decode", self.own_decode)
+        enter, leave, coder = does.enter, does.leave, self.decoder
+        if encode:
+            self.needed_encoder()
+            enter, leave, coder, call = None, does.encoded, self.encoder, self.own_encode
+            if does.gives_mean:
+                other = 'encode with a strategy other than "whole"'
+                raise TypeError(
+                    f"this {self.name} VAE's own encode gives the latent's mean only: "
+                    + (f"call that, since {self.why}" if self.why else other)
+                )
+        x = _of_all(enter, x)
         for module in coder.modules() if x.is_meta else ():
             attention = getattr(module, "optimized_attention", None)
             if attention is not None and getattr(attention, "__name__", "") != _TOLD:
                 raise ValueError("ComfyUI's attention in this VAE takes what memory is free")
         with on_shapes(x):
-            return call(x)
+            x = call(x)
+        return _of_all(leave, x)
 
     def needed_encoder(self) -> Any:
         """The encoder; TypeError where the VAE has none, or what is done behind it is not known."""
@@ -338,7 +331,6 @@ class StructuredFamily(Family):
         return z if scale is None else torch.randn_like(z) * scale + (1.0 - scale) * z
 
     def make_weights(self, dtype: torch.dtype, device: torch.device) -> Weights:
-        """The weights for one decode."""
         make = ModuleWeights if self.host is None else self.host.make_weights
         return make(dtype, device)
 
@@ -370,22 +362,16 @@ class StructuredFamily(Family):
     def has_global_norms(self) -> bool:
         return self.facts.has_global_norms
 
-    def out_shape(self, latent: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W)."""
-        return latent[0], *self._made(latent[1:], False)
-
-    def moments_shape(self, pixels: tuple[int, ...]) -> tuple[int, ...]:
-        """(B, C, T, H, W) of what encode() makes of pixels (B, C, T, H, W)."""
-        return pixels[0], *self._made(pixels[1:], True)
-
-    def _made(self, size: tuple[int, ...], encode: bool) -> tuple[int, ...]:
-        """(C, T, H, W) of what decode(), or encode(), makes of an input of `size`."""
+    def out_shape(self, shape: tuple[int, ...], encode: bool = False) -> tuple[int, ...]:
+        """(B, C, T, H, W) of the frames for a latent (B, C, T, H, W); of what encode() makes of
+        pixels."""
         if not _native.available:
-            return graph_of(self.encode if encode else self.decode, size, True).made
+            made = graph_of(self.encode if encode else self.decode, shape[1:], True).made
+            return shape[0], *made
         kept = {} if self.seen is None else self.seen.nodes
         if encode not in kept:
             kept[encode] = (record(self, True, True) if encode else self._two_frames).nodes
-        return _native.graph_sizes(kept[encode], size[1:])[-1]
+        return shape[0], *_native.graph_sizes(kept[encode], shape[2:])[-1]
 
     def _graph(self, frames: int) -> Graph:
         return graph_of(self.decode, (self.latent_channels, frames, _ROWS, _ROWS), True)

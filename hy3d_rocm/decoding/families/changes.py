@@ -339,7 +339,6 @@ class _ClassCode:
             self._method(name)
 
     def is_current(self) -> bool:
-        """Whether all that was found is there still."""
         return all(_held(space, name) is value for space, name, value in self._found)
 
     def _look(self, space: Any, name: str) -> Any:
@@ -439,7 +438,6 @@ def _held(space: Any, name: str) -> Any:
 
 
 def _wrapped_in(function: FunctionType) -> Iterator[FunctionType]:
-    """Functions that a decorator's function holds."""
     compiled = getattr(function, "_torchdynamo_orig_callable", None)
     held = [compiled, getattr(function, "__wrapped__", None)]
     for cell in function.__closure__ or ():

@@ -136,7 +136,7 @@ def proven(family: Any, encode: bool = False) -> bool:
     if family.device.type == "meta":
         return True
     if not _native.available and encode and family.processing.gives_mean:
-        return True  # there is nothing to compare: whole_encode() says why
+        return True  # there is nothing to compare: whole() says why
     x = x.to(family.device, family.dtype)
     with torch.no_grad():
         try:
@@ -156,7 +156,7 @@ def proven(family: Any, encode: bool = False) -> bool:
 
 def _of_layers(family: Any, x: Tensor, encode: bool) -> Tensor:
     if not _native.available:
-        made: Tensor = (family.whole_encode if encode else family.whole)(x)
+        made: Tensor = family.whole(x, encode)
         return made
     graph = graph_of(family.encode if encode else family.decode, tuple(x.shape[1:]))
     weights = family.make_weights(family.dtype, family.device)

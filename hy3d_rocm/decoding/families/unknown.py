@@ -116,17 +116,15 @@ class UnknownFamily(Family):
                     message = message or described(error, 500)
         return Facts(image, note=f"its decode() fails for small latents ({message})")
 
-    def whole(self, x: Tensor) -> Tensor:
+    def whole(self, x: Tensor, encode: bool = False) -> Tensor:
         """Frames (1, C, T, H, W) by its own decode() of latents, or mean and log variance by its
-        own encode() of pixels; of an encoder that gives no variance the log variance is -30, the
-        least that diffusers has."""
+        own encode() of pixels (encode: as it was made for); of an encoder that gives no variance
+        the log variance is -30, the least that diffusers has."""
         with proof.on_shapes(x):
             call = getattr(proof.unsplit(self.vae), self._verb)
             return proof.as_video(call, self._read, x, self.facts.planar)
 
-    whole_encode = whole
-
-    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def out_shape(self, shape: tuple[int, ...], encode: bool = False) -> tuple[int, ...]:
         """(B, C, T, H, W) of what it makes of (B, C, T, H, W)."""
         batch, _, frames, height, width = shape
         facts = self.facts
@@ -134,8 +132,6 @@ class UnknownFamily(Family):
             _, space = self.factor
             return batch, facts.channels, facts.frames(frames), height * space, width * space
         return batch, *self._made_of((1, *shape[1:]))[1:]
-
-    moments_shape = out_shape
 
     def _made_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of a result: of a run on shapes, else of one on zeros. TypeError (a sentence) where

@@ -25,8 +25,6 @@ _CHUNK = 4  # frames of the video that the VAE encodes at a time
 
 
 class WanFamily(StructuredFamily):
-    """See the module's text."""
-
     name = "Wan"
     marks = ("conv_in._padding", "norm_out.gamma")
 

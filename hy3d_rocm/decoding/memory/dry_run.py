@@ -184,7 +184,6 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.is_meta and self._places.get(key, ("device", 0))[0] == "host"
 
     def freed(self, key: int) -> None:
-        """The storage of this address is no more."""
         self._true.discard(key)
         place, size = self._places.pop(key, ("device", 0))
         self.live[place] -= size

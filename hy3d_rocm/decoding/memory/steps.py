@@ -25,8 +25,6 @@ from hy3d_rocm.decoding.memory.dry_run import Live, standing_for
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.run import own_memory
 
-__all__ = ["StepWorkspace"]
-
 Size = tuple[int, int, int, int]  # channels, frames, rows, columns
 
 _MOST_SHAPES = 1 << 16  # HY3D_SCHEDULE_MAX_SHAPES

@@ -28,11 +28,6 @@ from torch import Tensor
 from hy3d_rocm.conv import attention
 from hy3d_rocm.units import MB
 
-__all__ = [
-    "BLAS_BYTES", "CODE_LIMIT", "OperatorWorkspace", "conv_backend", "instead_of_im2col",
-    "is_watched",
-]  # fmt: skip
-
 BLOCKED_CHANNELS = 16
 # torch's workspaces for cuBLAS and hipBLASLt come from its own allocator: 32 MiB on Hopper and less
 # elsewhere, 8 MiB more for the second library (bf16 with a bias: 42.2 MB were seen on an H200).

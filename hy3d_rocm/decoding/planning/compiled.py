@@ -10,17 +10,19 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hy3d_rocm import _native
+from hy3d_rocm.decoding.backends.native import growth_bytes
 from hy3d_rocm.decoding.black_box import left_out, own_variants, planned, predicted
 from hy3d_rocm.decoding.checks import check_choice
 from hy3d_rocm.decoding.copies import tensors_of
 from hy3d_rocm.decoding.faults import ATTEMPTS
 from hy3d_rocm.decoding.graph import Graph
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights
+from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.memory.dry_run import (
     CPU_ALLOWANCE_BYTES,
     PLANNED_SHARE,
@@ -42,10 +44,6 @@ from hy3d_rocm.decoding.planning.planner import (
 from hy3d_rocm.decoding.report import DecodeOptions
 from hy3d_rocm.units import MB, size_text
 
-if TYPE_CHECKING:
-    from hy3d_rocm._core import Program, Schedule
-    from hy3d_rocm.decoding.memory.budget import Budget
-
 # Strategies as bits.
 _BITS = {"whole": 1, "streamed": 2, "tiled": 4, "cpu": 8, "auto": 15}
 _ASKED = -2  # HY3D_OWN_BYTES_ASKED
@@ -66,8 +64,9 @@ _LESS_HALO = ((24, 12, 24), (16, 8, 16))
 # in chunks of 1.
 _NATIVE_SLICE_BYTES = 512 * MB
 _NATIVE_LATENTS = (4, 2)
-# Plans that are kept of a VAE, and the steps of all candidates of one.
-_MOST_KEPT, _MOST_STEPS = 4, 1 << 14
+# Plans that are kept of a VAE, and the steps of all candidates of one, of some 160 bytes each: four
+# ranks that share Wan 2.1, 81 frames of 720x1280, have 20,500.
+_MOST_KEPT, _MOST_STEPS = 4, 1 << 16
 # Latent positions of a chunk that keep a GPU busy: 1024 x 1024 pixels. (Wan 2.1 at 480x832, NVIDIA
 # H200: 0.60 s in chunks of 2, 0.67 s in chunks of 1.)
 _BUSY_POSITIONS = 16384
@@ -137,7 +136,6 @@ class _Asked:
         return (found.both_bytes if on_cpu else found.device_bytes), 0, 0, 0
 
     def inside(self, *call: Any) -> tuple[int, ...]:
-        """What calls take inside."""
         self.check()
         return self.workspace(*call)
 
@@ -205,7 +203,10 @@ class Compiled:
         each = {"weights": weights, "device_budgets": budget.of_ranks}
         shares: dict[str, Any] = {n: told for n, told in each.items() if told and job.ranks > 1}
         self._machines = {where: _machine(job, options, where) for where in (job.device, _CPU)}
-        self.schedule: Schedule = _native.compile_schedule(
+        # What of the input is one position of the latent; zeros: chunks are of the size asked for.
+        time, space = job.family.factor if job.encode else (1, 1)
+        unit = (0, 0, 0) if options.chunk_size else (time, space, space)
+        self.schedule: _native.Schedule = _native.compile_schedule(
             self.graph.nodes, workspace=asked.own_bytes,
             **self.workspace.request | {"inside": asked.inside},
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
@@ -217,7 +218,7 @@ class Compiled:
             may_spill=int(self.may_spill), most_shape_bytes=CODE_LIMIT,
             pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
             device=self._machines[job.device], host=self._machines[_CPU],
-            unit=_unit(job, options), busy_positions=_BUSY_POSITIONS,
+            unit=unit, busy_positions=_BUSY_POSITIONS,
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,
             own_bytes=_ASKED if allowed & _BITS["whole"] else -1,
             rank=job.rank, ranks=job.ranks, link_bytes_per_second=_LINK_RATE, **shares,
@@ -225,8 +226,7 @@ class Compiled:
         )  # fmt: skip
 
     @property
-    def program(self) -> Program:
-        """The one that is to be carried out."""
+    def program(self) -> _native.Program:
         program = self.schedule.program
         assert program is not None, "nothing fits"
         return program
@@ -367,8 +367,6 @@ class Compiled:
         (HunyuanVideo, 9 frames 160x160, one core, CPU time: 14.9 s with, 12.1 without, and 10.9
         against 10.6 in the next decode). What is there already is used.
         """
-        from hy3d_rocm.decoding.backends.native import growth_bytes
-
         if not self.job.is_native(variant) or variant.parameters.get("engine") == "layers":
             return 0
         kept = zip(self.graph.layers, self.program.prepared(), strict=True)
@@ -395,14 +393,6 @@ def _machine(job: Job, options: DecodeOptions, device: torch.device) -> tuple[An
     if options.chunk_size:
         chunks = (int(options.chunk_size), 0, 0)
     return slices, chunks, *(_CPU_RATES if on_cpu else _GPU_RATES)
-
-
-def _unit(job: Job, options: DecodeOptions) -> tuple[int, int, int]:
-    """What of the input is one position of the latent; zeros: chunks are of the size asked for."""
-    if options.chunk_size:
-        return 0, 0, 0
-    time, space = job.family.factor if job.encode else (1, 1)
-    return time, space, space
 
 
 def _halos(

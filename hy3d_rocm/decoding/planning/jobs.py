@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from hy3d_rocm.conv.triton.work import Target
 from hy3d_rocm.decoding.backends import native
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.graph import Graph, record
 from hy3d_rocm.decoding.layers import Weights
 from hy3d_rocm.decoding.memory.dry_run import modelled
@@ -50,16 +52,13 @@ class MakeBackend:
         if on_host or self.on_gpu == "torch":
             is_native = on_host and self.computes_natively
             return (native.NativeBackend if is_native else TorchBackend)(weights)
-        from hy3d_rocm.conv.triton.work import Target
-        from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
-
         if self.on_gpu != "fused":
-            return TritonBackend(weights, device, machine=Target(self.on_gpu, _UNITS))
+            return fused.TritonBackend(weights, device, machine=Target(self.on_gpu, _UNITS))
         if device.type != "meta":
-            return TritonBackend(weights, device, is_tuned=self.is_tuned)
+            return fused.TritonBackend(weights, device, is_tuned=self.is_tuned)
         here = torch.device("cuda", torch.cuda.current_device())
-        machine = TritonBackend(weights, here, is_tuned=self.is_tuned).target()
-        return TritonBackend(weights, device, machine=machine)
+        machine = fused.TritonBackend(weights, here, is_tuned=self.is_tuned).target()
+        return fused.TritonBackend(weights, device, machine=machine)
 
 
 torch_backend = MakeBackend(on_host="torch")
@@ -74,8 +73,6 @@ def best_backend(device: torch.device, dtype: torch.dtype, asked: str = "auto") 
     asked: as DecodeOptions.backend; "torch": torch's operators everywhere; "native": on the CPU the
     C convolution, ValueError (a sentence) where it can't.
     """
-    from hy3d_rocm.decoding.backends.triton import backend as fused
-
     if asked == "torch":
         return torch_backend
     if device.type == "cpu" or asked == "native":
@@ -134,8 +131,7 @@ class Job:
     @cached_property
     def out_shape(self) -> Shape:
         """Of the result of all samples."""
-        shape_of = self.family.moments_shape if self.encode else self.family.out_shape
-        shape: Shape = shape_of(self.shape)
+        shape: Shape = self.family.out_shape(self.shape, self.encode)
         return shape
 
     @property

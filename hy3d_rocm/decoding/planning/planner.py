@@ -1,10 +1,8 @@
 """How a VAE is decoded (or encoded) under a budget, and why, in words. Pure.
 
-A Variant is a strategy with its parameters, a Candidate one that was looked at, a Plan the one that
-is taken. Where the VAE's layers are known the C core takes it (compiled.py). Of a VAE's own code
-(black_box.py), which runs without the core, too, choose() takes the first that fits, whole before
-tiles, tiles from large to small.
-What a variant needs is what is planned: predicted plus its allowance.
+Where the VAE's layers are known the C core takes a variant (compiled.py). Of a VAE's own code
+(black_box.py), which runs without the core, too, choose() takes the first that fits. What a variant
+needs is what is planned: predicted plus its allowance.
 """
 
 from __future__ import annotations

@@ -133,11 +133,9 @@ def ask_torch(seconds: float) -> dict[str, Any]:
 
 def is_started() -> bool:
     """Whether torch is in this process and has started its GPU."""
-    torch = sys.modules.get("torch")
-    try:
-        return bool(torch is not None and torch.cuda.is_initialized())
-    except Exception:  # noqa: BLE001  (half-imported, or a double: the child will tell)
-        return False
+    with suppress(Exception):  # half-imported, or a double: the child will tell
+        return bool(sys.modules["torch"].cuda.is_initialized())
+    return False
 
 
 def here() -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from hy3d_rocm.diagnose.env.choices import is_off
 from hy3d_rocm.diagnose.env.machine import Machine, detect
-from hy3d_rocm.diagnose.env.shown import SHOWN_CHARACTERS, printable
-from hy3d_rocm.diagnose.env.streams import guard_log
+from hy3d_rocm.diagnose.env.shown import SHOWN_CHARACTERS, guard_log, printable
 
 if TYPE_CHECKING:
     from hy3d_rocm.diagnose.env.rules import Finding

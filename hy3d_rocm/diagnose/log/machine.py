@@ -86,12 +86,12 @@ class Machine:
         """Whether the log shows that, or with "no " before it, that it does not.
 
         "amd": a word of AMD's cards or software; "torch", "comfy", "zluda", "zluda loaded";
-        "stranger": neither amd nor torch; "torch works": it sees a card; "by choice": the program
-        was told to use no card of ROCm; "nvidia": a card; "root", "container"; "devices given": to
-        the container, with the numbers of groups; "claimed": the architecture, by
-        HSA_OVERRIDE_GFX_VERSION, so it may not be the card's; "memory unseen": a program sees less
-        than half of what the driver has on each card; "windows", "wsl"; "beside": the processor's
-        GPU beside a card; "gfx1151": that card, not in WSL.
+        "stranger": neither amd nor torch; "ggml": llama.cpp and its kin; "torch works": it sees a
+        card; "by choice": the program was told to use no card of ROCm; "nvidia": a card; "root",
+        "container"; "devices given": to the container, with the numbers of groups; "claimed": the
+        architecture, by HSA_OVERRIDE_GFX_VERSION, so it may not be the card's; "memory unseen": a
+        program sees less than half of what the driver has on each card; "windows", "wsl"; "beside":
+        the processor's GPU beside a card; "gfx1151": that card, not in WSL.
         """
         if what.startswith("no "):
             return not self.holds(what[3:])

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hy3d_rocm.diagnose.doctor.examination import lines_of
 from hy3d_rocm.diagnose.doctor.finding import Facts
-from hy3d_rocm.diagnose.doctor.report import lines_of
 from hy3d_rocm.diagnose.env.gpu import PROC, name_of, open_files, pids
 from hy3d_rocm.diagnose.miopen import backup, places
 from hy3d_rocm.diagnose.miopen.backup import ArchiveError, default_target, write_backup

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+import warm_start
 
 pytest.importorskip("hy3d_rocm._core")
 
@@ -114,9 +115,7 @@ TRIES = 8
 def seconds_until_stopped(name: str) -> float:
     """On a busy machine the processor time of all threads, which is less than the clock's; a tenth
     of the clock's at least, since a call that sleeps takes none."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, name], capture_output=True, text=True, timeout=300
-    )
+    done = warm_start.run("-c", CHILD, name, timeout=110)
     assert done.returncode == 0, done.stderr
     how, seconds, used = done.stdout.split()
     assert how == "stopped", done.stdout
@@ -136,9 +135,7 @@ def test_ctrl_c_stops_a_call_within_a_fifth_of_a_second(name: str) -> None:
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
-    )
+    return warm_start.run("-c", textwrap.dedent(code), timeout=110)
 
 
 LONG = """

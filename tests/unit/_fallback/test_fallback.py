@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+import warm_start
 from places import ROOT, SUPPORT
 
 import hy3d_rocm
@@ -28,16 +28,16 @@ HIDE = """
 """
 
 
-def without_core(code: str) -> tuple[str, str]:
-    """Standard output and error of a fresh interpreter in which the core is hidden."""
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(HIDE) + textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=dict(os.environ),
-    )
+def without_core(code: str, needs_torch: bool = False) -> tuple[str, str]:
+    """Standard output and error of a fresh interpreter in which the core is hidden; with torch of
+    one that has imported that, and nothing of the package."""
+    program = textwrap.dedent(HIDE) + textwrap.dedent(code)
+    if needs_torch:
+        result = warm_start.run("-c", program)
+    else:
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        )
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout.strip(), result.stderr.strip()
 
@@ -112,7 +112,8 @@ def test_protect_routes_without_the_core() -> None:
                 found = F.conv3d(x, w), F.conv3d(x, w)
             right = all(made.eq(108).all() for made in found)
             print(right, guard.stats.recovered, guard.stats.raised)
-        """
+        """,
+        needs_torch=True,
     )
     assert out.splitlines() == ["True 2 0", "True 2 0"], err
     assert "the router failed" not in err
@@ -138,11 +139,11 @@ def told() -> dict[str, tuple[str, str]]:
     takes longer than what they do."""
     pytest.importorskip("diffusers")
     programs = {n: globals()[n] for n in ("OWN_CODE", "REFUSALS", "OTHERWISE", "TUNE")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(HIDE) + ONE_AFTER_THE_OTHER],
-        input=json.dumps([[str(SUPPORT), str(ROOT)], programs]), capture_output=True, text=True,
-        check=True, timeout=110,
+    done = warm_start.run(
+        "-c", textwrap.dedent(HIDE) + ONE_AFTER_THE_OTHER, timeout=110,
+        text=json.dumps([[str(SUPPORT), str(ROOT)], programs]),
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
 
     def parts(text: str) -> dict[str, str]:
         return {one.split("\n")[0]: one.partition("\n")[2] for one in text.split("=== ")[1:]}

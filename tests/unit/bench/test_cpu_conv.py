@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hy3d_rocm import _native
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from hy3d_rocm.conv import prepared
 from tools.dev.bench import cpu_conv
 from tools.dev.bench.__main__ import main

@@ -19,7 +19,7 @@ from tier_calls import make_call
 
 from hy3d_rocm import cli
 from hy3d_rocm.bench.decode_gpu import exact_float32
-from hy3d_rocm.bench.terminal import BenchError, Target
+from hy3d_rocm.bench.timing import BenchError, Target
 from hy3d_rocm.conv.call import ConvCall, ConvSpec, Limits
 from hy3d_rocm.conv.probe import Case, Outcome
 from hy3d_rocm.tune.measure import share

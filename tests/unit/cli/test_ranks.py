@@ -54,10 +54,7 @@ def wanted(inputs: Path) -> Any:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """Ranks do not import torch, diffusers and the command anew."""
-    made = Server(
-        "torch.distributed", "diffusers.models.autoencoders", "check_resume",
-        *(f"hy3d_rocm.{name}" for name in check_resume.COMMAND),
-    )  # fmt: skip
+    made = Server("check_resume", *(f"hy3d_rocm.{name}" for name in check_resume.COMMAND))
     yield made
     made.close()
 

@@ -199,7 +199,7 @@ def test_an_unknown_vae_is_decoded_by_its_own_code_through_failing_convolutions(
 def test_the_report_of_own_code_says_how_its_convolutions_ran(
     execute: Callable[..., Any],
 ) -> None:
-    from hy3d_rocm.comfy import running
+    from hy3d_rocm.comfy import during, running
 
     samples = {"samples": torch.ones(1, 4, 3, 2, 2)}
 
@@ -207,7 +207,7 @@ def test_the_report_of_own_code_says_how_its_convolutions_ran(
         return str(execute("Hy3DRocmVAEDecode", samples=samples, vae=PlainVae(), **AUTO).values[1])
 
     assert "own code was run with failing convolutions caught; budget" in decode()
-    with running.on_cpu():  # the setting `vae` is cpu
+    with during(running.POLICY, running.ON_CPU):  # the setting `vae` is cpu
         assert "own code was run with each convolution on the CPU; budget" in decode()
 
 

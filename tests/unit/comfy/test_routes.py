@@ -17,8 +17,8 @@ from comfy_doubles import Comfy, comfy
 from doctor_machines import healthy
 
 from hy3d_rocm.diagnose.doctor import examination
+from hy3d_rocm.diagnose.doctor.examination import Examination
 from hy3d_rocm.diagnose.doctor.finding import Finding, Severity
-from hy3d_rocm.diagnose.doctor.report import Examination
 
 __all__ = ["comfy"]  # a fixture
 

@@ -56,14 +56,14 @@ def case(dtype: torch.dtype, groups: int, mode: str, bias: bool, layout: str) ->
     return given, options
 
 
-# The settings in turns, so that each value of each meets several of the others. Eight have every
-# value of each and every type with two layouts, twenty-four every type with every other layout.
+# The settings in turns, so that each value of each meets several of the others. The gate's six have
+# every value of each, twenty-four every type with every other layout.
 CASES = sorted(
     {
         (str(FLOATS[i % 4])[6:], (1, 2)[i // 2 % 2], ("zeros", "replicate",
          "replicate,zeros,zeros")[i % 3], i % 5 != 0,
          ("contiguous", "last", "strided", "empty", "empty last", "single")[i % 6])
-        for i in range(how_much.of(8, 24))
+        for i in how_much.of((0, 2, 3, 4, 5, 7), range(24))
     }
 )  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_shapes_strides_and_refusals_are_known_without_computing() -> None:
         metas = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
         meta = outcome(lambda a=metas, o=options: OP(*a, **o))
         assert real == meta == faked(FakeTensorMode(), arguments, options), f"any_call({seed})"
-        if seed % how_much.of(20, 16) == 0:  # slower by a hundred times
+        if seed % how_much.of(40, 16) == 0:  # slower by a hundred times
             symbols = faked(FakeTensorMode(shape_env=ShapeEnv()), arguments, options)
             assert real == symbols, f"any_call({seed})"
     assert how_much.of(65, 130) < good < how_much.of(135, 270), good

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import how_much
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,13 +80,17 @@ def same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     )
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["", "backward fails"])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("tier", TIERS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("of", "way"),
+    how_much.in_turns(itertools.product(CASES, TIERS), ((True, False), (False, True), (True, True),
+                                                        (False, False))),
+    ids=str,
+)  # fmt: skip
 def test_results_and_gradients_are_those_of_plain_autograd(
-    case: str, tier: str, bias: bool, broken: bool
+    of: tuple[str, str], way: tuple[bool, bool]
 ) -> None:
+    """way: with a bias; where the backward fails."""
+    (case, tier), (bias, broken) = of, way
     given = operands(case, bias)
     expected = grads_of(conv_of(case), given)
     with (
@@ -386,8 +392,11 @@ def transforms() -> dict[str, Callable[[Any], Any]]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", transforms())
-@pytest.mark.parametrize("options", [{}, {"policy": "pin:cpu"}, {"tiers": ["cpu"]}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    how_much.in_turns(transforms(), ({}, {"policy": "pin:cpu"}, {"tiers": ["cpu"]})),
+    ids=str,
+)
 def test_transforms_and_graphs_are_those_of_pytorch(name: str, options: dict[str, Any]) -> None:
     import torch.fx.experimental.proxy_tensor
 

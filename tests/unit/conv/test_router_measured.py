@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from router_doubles import integers, raising
 from router_world import Row, World
 
 from hy3d_rocm import memory
-from hy3d_rocm.conv import fallback, faults, forget, selfcheck
+from hy3d_rocm.conv import fallback, faults, forget, learning, policy, router, selfcheck
 from hy3d_rocm.conv.call import make_spec
 from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.learning import OverheadBudget, Watching
@@ -71,8 +72,8 @@ def test_on_a_healthy_nvidia_machine_no_other_tier_is_asked_until_one_is_needed(
     plain = others[0].refusal
     for tier in others:
         tier.refusal = trap  # type: ignore[method-assign]
-    for policy in ("auto", "vendor-first"):
-        with world.protect(policy):
+    for name in ("auto", "vendor-first"):
+        with world.protect(name):
             assert torch.equal(conv(), EXPECTED)
     for tier in others:
         tier.refusal = plain  # type: ignore[method-assign]
@@ -115,15 +116,21 @@ def test_after_the_first_call_nothing_is_asked_any_more(world: World) -> None:
     assert sum(r["calls"] for r in guard.stats.as_dict()["rows"]) == 6
 
 
-def test_layers_that_run_often_are_measured_and_the_faster_tier_takes_over(world: World) -> None:
-    naps = {"triton": 0.004, "native": 0.001}
+def test_layers_that_run_often_are_measured_and_the_faster_tier_takes_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes as the tiers say: another's load is in none of their times."""
+    takes, now = {"triton": 0.004, "native": 0.001}, 0.0
+    monkeypatch.setattr(router, "perf_counter", lambda: now)
+    monkeypatch.setattr(learning, "time", SimpleNamespace(perf_counter=lambda: now))
 
     def act(call: Any, name: str) -> torch.Tensor:
-        time.sleep(naps[name])
+        nonlocal now
+        now += takes[name]
         result: torch.Tensor = call.run_current()
         return result
 
-    for name in naps:
+    for name in takes:
         world.tiers[name].act = lambda call, name=name: act(call, name)
     world.tiers["gemm"].refuse = "not here"
     measured: dict[str, Row] = {}
@@ -242,16 +249,19 @@ def test_what_does_not_fit_is_passed_over_until_memory_is_free(
 ) -> None:
     free = 1 << 20
     monkeypatch.setattr(memory, "free_bytes", lambda device: free)
-    monkeypatch.setattr("hy3d_rocm.conv.policy._CRAMPED_SECONDS", 0.05)
     big = world.tiers["triton"]
     big.workspace_bytes = lambda spec: 16 << 20  # type: ignore[method-assign]
+    now = 0.0
+    for module in (policy, router):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     with world.protect():
         conv()
         assert world.calls() == {"native": 1}
         free = 1 << 30
+        now += 0.9
         conv()
         assert world.calls() == {"native": 2}, "the plan holds for a moment"
-        time.sleep(0.06)
+        now += 0.2
         conv()
         conv()
     assert world.calls() == {"native": 2, "triton": 2}
@@ -293,7 +303,7 @@ def test_plans_made_anew_under_memory_pressure_go_on_measuring(
     big = world.tiers["gemm"]
     big.workspace_bytes = lambda spec: 16 << 20  # type: ignore[method-assign]
     measured: set[str] = set()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     with world.protect():
         while measured != {"triton", "native"} and time.monotonic() < end:
             assert torch.equal(conv(), EXPECTED)

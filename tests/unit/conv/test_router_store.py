@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import verdict_store_doubles
+import warm_start
+from places import ROOT, SUPPORT
 from router_doubles import raising
 from stored_world import CPU, W, X, world_with
 
@@ -77,7 +78,9 @@ world.tiers["vendor"].act = lambda call: os._exit(0)  # the driver's reset
 with torch.inference_mode(), world.protect("pin:vendor"):
     torch.nn.functional.conv3d(here.X, here.W)
 """
-    verdict_store_doubles.finish(verdict_store_doubles.start(program, path))
+    places = os.pathsep.join(map(str, (ROOT, SUPPORT)))
+    done = warm_start.run("-c", program, str(path), env={**os.environ, "PYTHONPATH": places})
+    assert done.returncode == 0, done.stderr
     store = Store.open(path)
     world = world_with(monkeypatch, store)
     assert [(r.tier, r.verdict) for _, r in store.rows()] == [("vendor", "hang")]
@@ -147,4 +150,4 @@ def test_importing_the_router_opens_no_store() -> None:
         "import sys; import hy3d_rocm.conv.router;"
         "sys.exit(any('verdict_store' in m or 'conv.probe' in m for m in sys.modules))"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert warm_start.run("-c", program).returncode == 0

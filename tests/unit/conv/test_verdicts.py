@@ -13,7 +13,6 @@ from hy3d_rocm import memory
 from hy3d_rocm.conv import errors, fallback, recording, verdicts
 from hy3d_rocm.conv.errors import (
     BadResultError,
-    Classified,
     DeviceLostError,
     DeviceMismatchError,
     Kind,
@@ -164,7 +163,7 @@ def test_a_text_is_classified_by_the_first_rule_that_knows_it() -> None:
     found = classify_text("HIP out of memory. Tried to allocate")
     assert found is not None
     assert (found.kind, found.reason) == (Kind.OUT_OF_MEMORY, "the GPU is out of memory")
-    assert found.rule is errors.RULES[0]
+    assert found is errors.RULES[0]
     assert classify_text("hip OUT OF memory") is None
     mismatch = classify_text(
         "INPUT TYPE (torch.FloatTensor) and weight type (cuda) should be the same"
@@ -214,7 +213,7 @@ def test_an_own_tiers_exception_is_its_failure_unless_it_is_a_cancel() -> None:
     found = classify_own(TypeError("first\nsecond"))
     assert found is not None
     assert (found.kind, found.reason) == (Kind.BACKEND, "TypeError: first")
-    assert found.rule is None, "no text decided"
+    assert not found.patterns, "no text decided"
     known = classify_own(RuntimeError("miopenStatusUnknownError"))
     assert known is not None
     assert known.kind is Kind.NO_ALGORITHM
@@ -245,8 +244,8 @@ def test_sentences_for_a_device_end_with_what_pytorch_said() -> None:
     assert lost.error_code is None
 
 
-def classified(kind: Kind) -> Classified:
-    return Classified(kind, "a reason", errors.RULES[0])
+def classified(kind: Kind) -> errors.Rule:
+    return errors.Rule(kind, "a reason")
 
 
 def test_only_errors_of_the_device_are_translated_and_chained() -> None:

@@ -154,7 +154,7 @@ def test_what_can_not_be_predicted_is_an_error_where_layers_are_known(
 
 
 def opaque(device: Any, **changes: Any) -> Job:
-    made = family(is_opaque=True, out_shape=lambda s: (s[0], 3, 10, 20, 30))
+    made = family(is_opaque=True, out_shape=lambda s, encode: (s[0], 3, 10, 20, 30))
     return job(device, **{"family": made, "shape": (2, 16, 9, 16, 16), **changes})
 
 

@@ -98,9 +98,11 @@ def decode_of(kind: str) -> Any:
 
 
 IN_PARTS = ("streamed", "cpu")
+# In the gate one half of the kinds decodes, the other encodes.
+DECODED, ENCODED = (how_much.dealt(EVERY_KIND, half, 2) for half in range(2))
 
 
-@pytest.mark.parametrize(("kind", "strategy"), how_much.in_turns(EVERY_KIND, IN_PARTS))
+@pytest.mark.parametrize(("kind", "strategy"), how_much.in_turns(DECODED, IN_PARTS))
 def test_a_decode_in_parts_has_float64s_error(kind: str, strategy: str) -> None:
     family, z, want = decode_of(kind)
     got, report = decode_with_report(family, z, strategy=strategy)
@@ -110,7 +112,7 @@ def test_a_decode_in_parts_has_float64s_error(kind: str, strategy: str) -> None:
     assert says is (kind in TIMESTEP), report.precision_reason  # the sines
 
 
-@pytest.mark.parametrize(("kind", "strategy"), how_much.in_turns(EVERY_KIND, IN_PARTS[::-1]))
+@pytest.mark.parametrize(("kind", "strategy"), how_much.in_turns(ENCODED, IN_PARTS))
 def test_an_encode_in_parts_has_float64s_error(
     kind: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +126,7 @@ def test_an_encode_in_parts_has_float64s_error(
     assert "float32" not in report.precision_reason
 
 
-@pytest.mark.parametrize("kind", EVERY_KIND)
+@pytest.mark.parametrize("kind", DECODED)
 def test_the_vaes_own_code_has_it_too_or_the_report_says_in_what_it_computes(
     kind: str,
 ) -> None:
@@ -146,7 +148,7 @@ def test_tiles_that_see_everything_have_float64s_error(
     """SeedVR2's norms see the tile and not the frame: families/test_seedvr2.py."""
     family = family_of(kind)
     frames = 1 if family.is_image else 2
-    high = tiny_latents(family.vae, frames, 44, 3).double()
+    high = tiny_latents(family.vae, frames, 44, 1).double()
     with all_wide(monkeypatch):
         want = unsplit(family.vae, high, TIMESTEP.get(kind))
     graph = record(family)  # chunks so long that statistics are of all there is

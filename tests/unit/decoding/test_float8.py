@@ -37,8 +37,8 @@ def to(vae: Any, dtype: Any) -> Any:
 
 
 def strategies(kind: str) -> tuple[str, ...]:
-    """In the gate two of the four, in turns."""
-    return how_much.of(STRATEGIES[KINDS.index(kind) % 2 :: 2], STRATEGIES)
+    """In the gate one of the four, in turns."""
+    return how_much.of(STRATEGIES[KINDS.index(kind) :: 4], STRATEGIES)
 
 
 def family_of(vae: Any, kind: str) -> Any:

@@ -627,7 +627,10 @@ def test_long_words_and_all_letters_come_through(three: list[Group]) -> None:
 # Samples
 
 
-@pytest.mark.parametrize(("samples", "size"), [(1, 2), (2, 4), (3, 2), (2, 2), (5, 3)])
+@pytest.mark.parametrize(
+    ("samples", "size"),
+    how_much.of([(2, 4), (2, 2), (5, 3)], [(1, 2), (2, 4), (3, 2), (2, 2), (5, 3)]),
+)
 def test_batches_of_any_number_are_decoded(samples: int, size: int, jobs: dict[str, Job]) -> None:
     vae, ranks = jobs["image16"].vae, usual(size)
     z = torch.randn(samples, 16, 3, 2)

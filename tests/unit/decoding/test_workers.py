@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 dist = pytest.importorskip("torch.distributed")
 
+import how_much  # noqa: E402
+import warm_start  # noqa: E402
 from decode_doubles import EVERY_KIND, relative_error, tiny_vae  # noqa: E402
 from program_doubles import family_of, source_of  # noqa: E402
 from router_doubles import one_thread  # noqa: E402
@@ -30,8 +32,8 @@ from warm_start import Server  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
 from hy3d_rocm.conv.probe import process  # noqa: E402
+from hy3d_rocm.decoding import together  # noqa: E402
 from hy3d_rocm.decoding import worker_process as wire  # noqa: E402
-from hy3d_rocm.decoding import workers  # noqa: E402
 from hy3d_rocm.decoding.executor import decode, encode  # noqa: E402
 from hy3d_rocm.decoding.families.base import Host  # noqa: E402
 from hy3d_rocm.decoding.families.unknown import UnknownFamily  # noqa: E402
@@ -53,7 +55,9 @@ SECONDS = 120.0
 
 
 def made(others: int, **more: Any) -> Workers:
-    return Workers(CPU, [CPU] * others, timeout=SECONDS, **more)
+    which = Workers(CPU, [CPU] * others)
+    vars(which).update(timeout=SECONDS, **more)
+    return which
 
 
 def pids_of(workers: Workers) -> list[int]:
@@ -64,14 +68,11 @@ def pids_of(workers: Workers) -> list[int]:
 def warm() -> Iterator[Server | None]:
     """The processes do not import torch, diffusers and the package anew, but that of a killed
     parent. All have one thread, this one, too."""
-    if not hasattr(os, "fork"):
+    if not warm_start.IS_THERE:
         with one_thread():
             yield None
         return
-    server = Server(
-        "torch.distributed", "diffusers.models.autoencoders", "hy3d_rocm.decoding.workers",
-        "program_doubles",
-    )  # fmt: skip
+    server = Server("hy3d_rocm.decoding.workers", "program_doubles")
     with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "start", server.start)
         yield server
@@ -121,7 +122,9 @@ def lines(caplog: Any, level: int = logging.WARNING) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-@pytest.mark.parametrize(("number", "kind"), [*enumerate(EVERY_KIND)])
+# In the gate a third of the kinds; ranks that are threads have the others (test_shared_run.py,
+# test_sent_source.py).
+@pytest.mark.parametrize(("number", "kind"), how_much.dealt(enumerate(EVERY_KIND), 0, 3))
 def test_the_frames_are_those_of_one_device(
     several: dict[int, Workers], number: int, kind: str
 ) -> None:
@@ -456,7 +459,8 @@ def test_a_process_answers_a_ping_and_ends_where_nobody_listens(tmp_path: Path) 
         started: Any = process.start(sys.executable, SERVE, stderr=errors.fileno(), variables={})
     with io.BufferedWriter(started.stdin) as to:
         to.write(process.header("mark", False, {}))
-        wire.ping(to)
+        to.write(bytes(8))  # a ping
+        to.flush()
         with io.BufferedReader(started.stdout) as answers:
             assert answers.readline() == b"\n"
             line = answers.readline()
@@ -548,12 +552,11 @@ def test_sums_tell_tensors_apart(dtype: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (1, 7, 4096, 8 * 4096, 70_001):
         tensor = torch.randn(size, generator=generator).mul(20).to(getattr(torch, dtype))
-        known = workers._sums(tensor)
-        assert workers._sums(tensor.clone()) == known
+        known = together.sums_of(tensor)
+        assert together.sums_of(tensor.clone()) == known
         changed = tensor.clone()
         changed[size // 2] += 1
-        assert workers._sums(changed) != known
+        assert together.sums_of(changed) != known
         if size > 1:
-            assert workers._sums(tensor.roll(1)) != known
-            assert workers._sums(torch.cat([tensor, tensor])[1 : 1 + size]) != known
-        assert workers._sums(tensor.view(1, size)) != known
+            assert together.sums_of(tensor.roll(1)) != known
+            assert together.sums_of(torch.cat([tensor, tensor])[1 : 1 + size]) != known

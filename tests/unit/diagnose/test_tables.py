@@ -14,7 +14,7 @@ from places import ROOT
 
 from hy3d_rocm.conv import errors
 from hy3d_rocm.diagnose import cards
-from hy3d_rocm.diagnose.doctor import finding, report
+from hy3d_rocm.diagnose.doctor import examination, finding
 from hy3d_rocm.diagnose.env import rules as env_rules
 from hy3d_rocm.diagnose.log import machine
 from hy3d_rocm.diagnose.log import rules as log_rules
@@ -27,8 +27,8 @@ ROWS: dict[str, type] = {
     "diagnose/cards.toml": cards.Card,
     "diagnose/log/signs.toml": log_rules.Sign,
     "diagnose/log/commands.toml": machine._Command,
-    "diagnose/doctor/lines.toml": report.Line,
-    "diagnose/miopen/lines.toml": report.Line,
+    "diagnose/doctor/lines.toml": examination.Line,
+    "diagnose/miopen/lines.toml": examination.Line,
     "conv/errors.toml": errors.Rule,
     **{f"diagnose/log/rules/{name}.toml": log_rules.Rule for name in log_rules.FILES},
     **{f"diagnose/env/rules/{name}.toml": env_rules.Rule for name in env_rules.FILES},

@@ -24,7 +24,7 @@ import claim_child  # noqa: E402
 from claim_child import COUNT  # noqa: E402
 
 from hy3d_rocm.frames import claim as claims  # noqa: E402
-from hy3d_rocm.frames import lock as locks  # noqa: E402
+from hy3d_rocm.frames import claim as locks  # noqa: E402
 from hy3d_rocm.frames.claim import Claim, FileFingerprints  # noqa: E402
 from hy3d_rocm.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.frames.sinks import sink_for  # noqa: E402

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 from fractions import Fraction
@@ -17,6 +16,7 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 av = pytest.importorskip("av")
 
+import warm_start  # noqa: E402
 from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm.decoding.checks import check_result  # noqa: E402
@@ -244,10 +244,11 @@ print(meter.exact, min(peaks), sink.host_bytes(shape))
 def test_an_encoder_takes_no_more_memory_than_is_planned(tmp_path: Path) -> None:
     """A moving picture of noise, 45 frames: more than the encoder looks ahead. The kernel adds up
     resident pages in batches: a sixteenth, as for PeakMeter. The least of three: the first loads
-    code. In a process of its own: what other tests leave of a heap counts as the encoder's."""
-    asked = [sys.executable, "-c", ENCODER, str(tmp_path)]
-    said = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=100).stdout
-    exact, peak, planned = said.split()
+    code. In a process that has only imported: what other tests leave of a heap counts as the
+    encoder's."""
+    done = warm_start.run("-c", ENCODER, str(tmp_path), timeout=100)
+    assert done.returncode == 0, done.stderr
+    exact, peak, planned = done.stdout.split()
     if exact != "True":
         pytest.skip("the kernel does not let this process reset its high-water mark")
     assert 0 < int(peak) <= int(planned) * 17 // 16

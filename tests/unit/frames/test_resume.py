@@ -22,7 +22,7 @@ import how_much  # noqa: E402
 
 import hy3d_rocm  # noqa: E402
 from hy3d_rocm.frames import sinks  # noqa: E402
-from hy3d_rocm.frames.claim import Claim, file_fingerprint, tensor_fingerprint  # noqa: E402
+from hy3d_rocm.frames.claim import Claim, FileFingerprints, tensor_fingerprint  # noqa: E402
 from hy3d_rocm.frames.output import OutputError  # noqa: E402
 from hy3d_rocm.frames.sinks import sink_for  # noqa: E402
 
@@ -330,7 +330,7 @@ def test_fingerprints_see_what_matters(tmp_path: Path) -> None:
     ):
         files.append(tmp_path / "weights")
         files[-1].write_bytes(content)
-        files[-1] = file_fingerprint(files[-1])
+        files[-1] = FileFingerprints().of(files[-1:])
     assert len(set(files)) == 6
 
 

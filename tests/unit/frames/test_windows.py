@@ -22,7 +22,7 @@ pytest.importorskip("PIL")
 
 from hy3d_rocm import files  # noqa: E402
 from hy3d_rocm.frames import claim as claims  # noqa: E402
-from hy3d_rocm.frames import lock as locks  # noqa: E402
+from hy3d_rocm.frames import claim as locks  # noqa: E402
 from hy3d_rocm.frames.claim import Claim  # noqa: E402
 from hy3d_rocm.frames.output import OutputError, output_errors  # noqa: E402
 from hy3d_rocm.frames.sinks import sink_for  # noqa: E402

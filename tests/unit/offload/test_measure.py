@@ -43,13 +43,13 @@ class Allocator:
         self.live += count
         self.most = max(self.most, self.live)
 
-    def allocated(self) -> int:
+    def memory_allocated(self, device: Any) -> int:
         return self.live
 
-    def peak(self) -> int:
+    def max_memory_allocated(self, device: Any) -> int:
         return self.most
 
-    def reset(self) -> None:
+    def reset_peak_memory_stats(self, device: Any) -> None:
         self.most = self.live
 
 
@@ -84,7 +84,7 @@ def simulate(run: Any) -> tuple[int, int, list[int]]:
             allocator.take(live - activations)
             activations = live
             largest = max(largest, live)
-    return allocator.peak() - others, largest, [sizes[component] for component in ran]
+    return allocator.most - others, largest, [sizes[component] for component in ran]
 
 
 @given(RUNS)
@@ -301,7 +301,9 @@ def test_on_a_cpu_and_under_sequential_offload_nothing_is_measured_and_that_is_s
     pipeline.enable_sequential_cpu_offload(device="cpu")
     with caplog.at_level("DEBUG", "hy3d_rocm"), measuring(pipeline, "cpu", counters=Allocator()):
         pass
-    assert caplog.messages == [
+    # Others may say something, too: of the first pipeline in a process they do.
+    ours = [row.getMessage() for row in caplog.records if row.name.startswith("hy3d_rocm")]
+    assert ours == [
         "activations are not measured: the device is cpu",
         "activations are not measured: sequential offload is active",
     ]

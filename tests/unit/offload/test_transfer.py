@@ -206,7 +206,7 @@ def test_a_fault_at_any_tensor_leaves_all_where_it_was(
 def test_there_are_as_many_faults_tried_as_there_are_tensors() -> None:
     # weight (tied), norm's four and its counter, small's two, the shared table: nine pieces, and
     # the parametrized test above breaks off before each of the first eight.
-    assert len(transfer.distinct_tensors([Mixed()])) == 9 + 1  # and "empty"
+    assert len(transfer.components.distinct_tensors([Mixed()])) == 9 + 1  # and "empty"
 
 
 def test_a_cancel_raised_by_progress_goes_through_and_the_weights_go_back(

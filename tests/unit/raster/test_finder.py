@@ -21,8 +21,8 @@ from places import ROOT
 
 from hy3d_rocm import _native
 from hy3d_rocm.diagnose.env import choices
-from hy3d_rocm.raster import custom_rasterizer as ours
-from hy3d_rocm.raster import finder, mesh_processor
+from hy3d_rocm.raster import finder
+from hy3d_rocm.raster import served as ours
 
 NAME = "custom_rasterizer"
 FAILING = {
@@ -86,7 +86,7 @@ def test_ours_is_served_where_there_is_none(
         assert module.rasterize is ours.rasterize
         assert module.interpolate is ours.interpolate
     else:
-        assert module.meshVerticeInpaint is mesh_processor.meshVerticeInpaint
+        assert module.meshVerticeInpaint is ours.meshVerticeInpaint
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"hy3d_rocm: {name} is not installed: ")
     assert finder.status().served == {name: "is not installed"}
@@ -150,7 +150,7 @@ def test_an_extension_made_for_something_else_is_replaced(site: Path) -> None:
         load("mesh_inpaint_processor")
     finder.install()
     found = load("mesh_inpaint_processor")
-    assert found.meshVerticeInpaint is mesh_processor.meshVerticeInpaint
+    assert found.meshVerticeInpaint is ours.meshVerticeInpaint
     assert sys.modules["mesh_inpaint_processor"] is found
 
 
@@ -273,7 +273,7 @@ def test_without_the_c_core_nothing_is_served_and_one_line_says_how_to_get_it(
 def test_if_ours_fails_too_the_real_ones_error_is_seen(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(finder.SERVED, NAME, "hy3d_rocm.raster.nowhere")
+    monkeypatch.setitem(finder.SERVED, NAME, ("nothing",))
     package(site, "raise OSError('theirs')")
     finder.install()
     with pytest.raises(OSError, match="theirs"):

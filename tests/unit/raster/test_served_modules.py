@@ -17,7 +17,7 @@ import torch
 from raster_doubles import Recorder
 
 from hy3d_rocm import _native
-from hy3d_rocm.raster import custom_rasterizer, finder, mesh_processor
+from hy3d_rocm.raster import finder, served
 
 HALF = [[-1.0, -1, 0, 1], [1, -1, 0, 1], [-1, 1, 0, 1]]  # the half of a picture above its diagonal
 
@@ -184,7 +184,7 @@ def test_a_face_index_that_is_no_whole_number_reaches_the_core_as_minus_1(
     weights, faces = torch.zeros(2, 4, 3), torch.tensor([[0, 1, 2]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        custom_rasterizer.interpolate(
+        served.interpolate(
             *(made(part) for part in (torch.zeros(1, 3, 2), findices, weights)),
             faces if isinstance(made(weights), torch.Tensor) else faces.numpy(),
         )
@@ -199,7 +199,7 @@ BAD_SIZES = [4, None, ("a", 4), (None, 4), (10**400, 4), (10**5000, 4), (float("
 @pytest.mark.parametrize("at", range(len(BAD_SIZES)))
 def test_a_resolution_that_is_none_is_refused_in_a_short_sentence(at: int) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^size is ") as problem:
-        custom_rasterizer.rasterize(*scene(HALF, [[0, 1, 2]]), BAD_SIZES[at])
+        served.rasterize(*scene(HALF, [[0, 1, 2]]), BAD_SIZES[at])
     assert len(str(problem.value)) < 250
 
 
@@ -212,10 +212,10 @@ def test_what_is_no_array_is_named_as_the_caller_knows_it(name: str, value: Any)
     sentence = f"^{name} is {type(value).__name__}: give a NumPy array or a torch tensor"
     if name in drawn:
         with pytest.raises(TypeError, match=sentence):
-            custom_rasterizer.rasterize(**drawn | {name: value}, resolution=(4, 4))
+            served.rasterize(**drawn | {name: value}, resolution=(4, 4))
     if name not in ("pos",):
         with pytest.raises(TypeError, match=sentence):
-            custom_rasterizer.interpolate(**shown | {"tri": tri} | {name: value})
+            served.interpolate(**shown | {"tri": tri} | {name: value})
 
 
 def bad_calls(cr: Any) -> dict[str, tuple[Any, str]]:
@@ -275,7 +275,7 @@ def test_the_mesh_processor_takes_what_its_callers_pass(
         given = (texture.astype(float), mask.astype(bool), places, uvs, faces, faces)
     elif kind == "mixed":
         given = (*given[:2], torch.from_numpy(places), *given[3:5], torch.from_numpy(faces))
-    painted, known = mesh_processor.meshVerticeInpaint(*given)
+    painted, known = served.meshVerticeInpaint(*given)
     assert isinstance(painted, np.ndarray)
     assert painted.dtype == np.float32
     assert painted.shape == (4, 5, 3)
@@ -304,7 +304,7 @@ def inpainted(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Recorder:
     monkeypatch.setattr(_native, "inpaint_vertices", looked_at)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mesh_processor.meshVerticeInpaint(**(given | changed))
+        served.meshVerticeInpaint(**(given | changed))
     core.seen = seen[0]  # type: ignore[attr-defined]
     return core
 

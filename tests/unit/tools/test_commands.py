@@ -57,7 +57,7 @@ def test_a_budget_that_is_none_is_refused_before_anything_is_loaded(
         ("validate --strategies=,", "--strategies: give some of whole, streamed, tiled, cpu"),
         ("optimize --precisions=,", "--precisions: give some of auto, fp32, bf16, fp16"),
         ("validate LATENT", "is no capture: latents.json is not beside it"),
-        ("validate --out LATENT/below", "Not a directory"),
+        ("validate --vae demo --size 32x32 --frames 5 --out LATENT/below", "Not a directory"),
         ("capture LATENT --vae demo", "say which with --tensor"),
         ("capture LATENT --vae demo --tensor c", "has no tensor 'c'; it has a, b"),
         ("capture --run no-such-program", "no-such-program can't be started: No such file"),

@@ -17,8 +17,16 @@ from hy3d_rocm.conv.choice import Setting
 from hy3d_rocm.conv.probe import Case, Outcome, Progress
 from hy3d_rocm.tune import session as tuning
 from hy3d_rocm.tune.measure import Measured
-from hy3d_rocm.tune.report import gain_of, lines_of, tune_dict, tune_text
-from hy3d_rocm.tune.session import Session, Task, TuneReport, Wishes
+from hy3d_rocm.tune.session import (
+    Session,
+    Task,
+    TuneReport,
+    Wishes,
+    gain_of,
+    lines_of,
+    tune_dict,
+    tune_text,
+)
 from hy3d_rocm.tune.shapes import Shape
 
 ROCM = Setting(on_gpu=True, is_rocm=True, current="native", vendor_on=False)
@@ -272,7 +280,7 @@ def test_the_table_marks_what_protect_chooses_and_the_gain_counts_every_run() ->
     lines = lines_of(report)
     assert [(line.chosen, line.fastest) for line in lines] == [("triton", "triton")] * 2
     gain = gain_of(lines, "native")
-    assert (gain.default, gain.chosen, gain.without) == (4.0, 0.8, 0)
+    assert (gain.default, gain.chosen, gain.shapes_not_counted) == (4.0, 0.8, 0)
     text = tune_text(report, "native")
     assert "4.00 s by today's default (PyTorch native), 0.80 s as protect() chooses (5.00x)" in text
     assert text.count("<- *") == 2
@@ -313,7 +321,7 @@ def test_shapes_without_a_time_of_the_default_are_not_counted() -> None:
     world = World()
     world.acts["native"] = lambda: Measured("oom", detail="99.5 GB")
     report = world.run(1, tiers=("triton", "native"))
-    assert gain_of(lines_of(report), "native").without == 1
+    assert gain_of(lines_of(report), "native").shapes_not_counted == 1
     text = tune_text(report, "native")
     assert "No gain can be told" in text
     assert "native: 99.5 GB" in text

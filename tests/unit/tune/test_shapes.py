@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,14 +226,17 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
     assert "0 new records" in said.out
     calls: list[dict[str, Any]] = []
 
-    def tune_decode(job: Any, plan: Any, say: Any, **how: Any) -> str:
+    def measure_layers(layers: Any, device: Any, say: Any, *, look: Any, **how: Any) -> Any:
         calls.append(how)
         if len(calls) == 2:
             raise RuntimeError("HIP error: an illegal memory access was encountered")
-        return "3 of 9 kinds"
+        return SimpleNamespace(sentence=lambda: "3 of 9 kinds")
 
     with monkeypatch.context() as patched:
-        patched.setattr(fused, "tune_decode", tune_decode)
+        patched.setattr(fused, "is_fused", lambda *_: True)
+        patched.setattr(fused, "layers_of", lambda *_: ["a layer"])
+        patched.setattr(fused, "measure_layers", measure_layers)
+        patched.setattr(fused, "compile_decode", lambda *_: "")
         for wanted in ("3 of 9 kinds", "were not measured: HIP error: an illegal memory access"):
             assert cli.main([*words, "--tiers", "fused,gemm", "--again", "--limit", "9"]) == 0
             said = capsys.readouterr()
@@ -241,11 +245,13 @@ def test_the_command_keeps_records_and_a_second_run_adds_none(
     assert calls == [{"limit_s": 9.0, "again": True}] * 2
     for raised, code in ((KeyboardInterrupt(), 130), (RuntimeError("the GPU is gone"), 0)):
 
-        def compile_decode(*_: Any, raised: BaseException = raised) -> str:
+        def compile_ahead(*_: Any, raised: BaseException = raised) -> Any:
             raise raised
 
-        monkeypatch.setattr(fused, "compile_decode", compile_decode)
-        assert cli.main(words) == code
+        with monkeypatch.context() as patched:
+            patched.setattr(fused, "is_fused", lambda *_: True)
+            patched.setattr(fused, "compile_ahead", compile_ahead)
+            assert cli.main(words) == code
         said = capsys.readouterr()
         assert "0 new records" in said.out, "the table comes first"
         assert ("were not compiled: the GPU is gone" in said.err) is (code == 0)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hy3d_rocm.diagnose.env.streams import printed_safely
+from hy3d_rocm.diagnose.env.shown import printed_safely
 from tools.dev.bench.cpu_command import add_conv_parser, run_conv_command
 from tools.dev.bench.gpu_command import add_gpu_parser, run_gpu_command
 from tools.dev.bench.raster_command import add_raster_parser, run_raster_command

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from hy3d_rocm.conv.probe.process import interpreter
 
 _CORE_TYPES = {"ref": "Prescott", "avx2": "Haswell"}  # OpenBLAS's words

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.arguments import count, deliver
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.units import brief, whole_number
 from tools.dev.bench import children

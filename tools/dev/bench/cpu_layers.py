@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from tools.dev.bench.gpu_layers import Layer, load_layers
 
 CPU_SETS = ("hunyuan_video_9x160x160", "wan21_9x160x160")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from tools.dev.bench.cpu_conv import OURS, TORCH, ConvReport, ConvRow
 from tools.dev.bench.cpu_layers import GIGA
 from tools.dev.bench.decode_cpu import cpu_model, machine

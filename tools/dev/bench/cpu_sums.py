@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hy3d_rocm.bench.terminal import Target
+from hy3d_rocm.bench.timing import Target
 from hy3d_rocm.units import MB
 from tools.dev.bench.cpu_conv import COLD, OURS, TORCH, ConvReport, ConvRow
 from tools.dev.bench.cpu_layers import OTHER, WIDE, group_of

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hy3d_rocm import _native
 from hy3d_rocm.bench.command import delivered, run_bench_command, say
-from hy3d_rocm.bench.terminal import BenchError, Target
+from hy3d_rocm.bench.timing import BenchError, Target
 from hy3d_rocm.conv import prepared
 from hy3d_rocm.conv.prepared import CacheStats
 from hy3d_rocm.diagnose.env.shown import first_line

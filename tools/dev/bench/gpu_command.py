@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hy3d_rocm.arguments import deliver, seconds
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from hy3d_rocm.files import plain
 from hy3d_rocm.tune.command import NoGpuError, find_gpu
 from tools.dev.bench.cpu_command import gflop

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 
 # Recorded from the decoders on shapes alone.
 SHIPPED = Path(__file__).resolve().parents[3] / "tests" / "shapes" / "video_vae_layers.json"

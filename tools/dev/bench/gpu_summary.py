@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hy3d_rocm.bench.terminal import Target
+from hy3d_rocm.bench.timing import Target
 from hy3d_rocm.units import MB
 from tools.dev.bench.gpu import GpuReport, Peak
 from tools.dev.bench.gpu_cells import DEFAULT, LAYOUTS, Cell

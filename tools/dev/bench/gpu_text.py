@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from hy3d_rocm.bench.terminal import Target
+from hy3d_rocm.bench.timing import Target
 from hy3d_rocm.units import aligned, size_text
 from tools.dev.bench.gpu import GpuReport
 from tools.dev.bench.gpu_cells import DEFAULT, Cell

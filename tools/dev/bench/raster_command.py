@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hy3d_rocm.arguments import deliver
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from tools.dev.bench.raster_jobs import PEERS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hy3d_rocm._native import Hy3dError
-from hy3d_rocm.bench.terminal import BenchError
+from hy3d_rocm.bench.timing import BenchError
 from tools.dev.bench.cpu_timing import median_ratio
 from tools.dev.bench.raster_children import Child, ChildError, own_python
 from tools.dev.bench.raster_jobs import BOTH, INDEX, OURS, PEERS, VALUES, Given, MissingError, Peer

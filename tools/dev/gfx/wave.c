@@ -1249,6 +1249,7 @@ static void begin(struct machine *m, struct wave *w, uint32_t number)
     if (launch->generation == 12) {
         w->scalar[REG_TTMP + 9] = m->group[0];
         w->scalar[REG_TTMP + 7] = m->group[1] | m->group[2] << 16;
+        w->scalar[REG_TTMP + 8] = number << 25; /* the wave's number in its group, bits 25 to 29 */
     } else {
         for (int k = 0; k < 3; k++) {
             if (launch->group_register[k] != REG_NONE) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import attention, statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
+from hy3d_rocm.decoding.backends.triton import selfcheck
 from hy3d_rocm.decoding.backends.triton.attention import (
     AttentionJob,
     AttentionWork,
@@ -37,9 +37,6 @@ from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weight
 _FEWEST_LAST = 8
 #: operands by number, as in the list of addresses; pieces of the source, x0 and so on, follow.
 OPERANDS = ("out", "weight", "bias", "factor", "summand", "rows", "parts", "moments")
-
-# Taps of a 3-wide kernel that meet the same input, for the even and the odd one of two outputs.
-_FOLDED = (((0,), (1, 2)), ((0, 1), (2,)))
 
 
 def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | None:
@@ -53,7 +50,7 @@ def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | N
     given = arch or tier.architecture(device)
     if not configs.is_known(given) or not configs.offered(given, name):
         return f"the kernels were not checked for {name} on {given}"
-    return None if arch else tier.kernel_problem()
+    return None if arch else tier.kernel_problem() or selfcheck.why_not(device)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +93,8 @@ class _Layer(NamedTuple):
 # Forms of all decodes: the next one has most of them.
 _forms: dict[tuple[Any, ...], _Form] = {}
 _MOST_FORMS = 4096
+# Launches whose results were checked.
+_sound: set[tuple[Any, ...]] = set()
 
 
 class TritonBackend(TorchBackend):
@@ -105,10 +104,15 @@ class TritonBackend(TorchBackend):
 
     Packed weights are kept as long as the backend, and so is what follows from a layer and the form
     of its source, the same for most chunks of a video. machine: instead of what the device is.
-    is_tuned: whether tiles are those that `hy3d-rocm tune` found best on this GPU.
+    is_tuned: whether tiles are those that `hy3d-rocm tune` found best on this GPU. The first result
+    of each kernel of this process is checked (selfcheck.py): WrongKernelError.
     """
 
     is_channels_last = True
+    #: elements of the largest heads that torch's attention computes
+    heads_of_torch = LARGEST_TRUSTED
+    #: where the first results are checked
+    checked_on: tuple[str, ...] = ("cuda",)
 
     def __init__(
         self, weights: Weights, device: torch.device | str, machine: Target | None = None,
@@ -122,6 +126,7 @@ class TritonBackend(TorchBackend):
         # Of a backend on shapes: takes each part that would be launched, and its operands.
         self.on_launch: Callable[[Part, Sequence[Tensor | None]], object] = lambda *_: None
         self._known: dict[tuple[Any, ...], _Layer] = {}
+        self._unchecked: set[int] = set()  # of those
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
 
@@ -148,6 +153,8 @@ class TritonBackend(TorchBackend):
         if known is None:
             form = self._form(call, layer, source, frames, affine, add, moments, out)
             known = self._known[key] = _Layer(layer, form, self._parts(layer, form, affine))
+            if self.device.type in self.checked_on:
+                self._unchecked.add(id(known))
         form = known.form
         if form.reason is not None:
             self.delegated[form.reason] = self.delegated.get(form.reason, 0) + 1
@@ -164,25 +171,55 @@ class TritonBackend(TorchBackend):
         else:
             layout, dtype = form.layout, tensors[0].dtype
             made = torch.empty(form.size, dtype=dtype, device=self.device, memory_format=layout)
-        every, at = [], 0
-        for part in known.parts:
-            end = at + part.work.job.out_frames
-            every.append(self._run(part, tensors, affine, made[:, :, at:end]))
-            at = end
-        kept = [m for m in every if m is not None]
+        kept = self._carry_out(known, layer, source, frames, affine, start, made)
         if form.by_copy and layer.shuffle is not None:  # few channels a phase
             return torch_ops.finished(made, layer.shuffle, frames, add, out), None
         if form.alone and add is not None:  # in the store its masks would cost all registers
             made.add_(add)
         if out is not None and made is not out:
             made = out.copy_(made)
-        return made, statistics.combine(kept) if kept else None
+        return made, kept
+
+    def _carry_out(
+        self, known: _Layer, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
+        start: Tensor | None, made: Tensor,
+    ) -> Moments | None:  # fmt: skip
+        """All launches, into `made`. start: what they add to."""
+        watch, new = None, set[Any]()
+        if id(known) in self._unchecked and (new := _launched(self.device, known.parts) - _sound):
+            with selfcheck.safely():
+                watch = self._watch(layer, source, frames, known.form, affine, start)
+        every, at = [], 0
+        for part in known.parts:
+            end = at + part.work.job.out_frames
+            every.append(self._run(part, source.tensors, affine, made[:, :, at:end]))
+            at = end
+        kept = [m for m in every if m is not None]
+        moments = statistics.combine(kept) if kept else None
+        if watch is not None:
+            with selfcheck.safely():
+                tf32 = self.target().tf32 and source.tensors[0].dtype is torch.float32
+                bias = self.weights.of(layer.module, "bias")
+                watch.check(made, self._weight(layer), bias, tf32, moments)
+                _sound.update(new)
+        self._unchecked.discard(id(known))
+        return moments
+
+    def _watch(
+        self, layer: Conv, source: Pieces, frames: Range, form: _Form, affine: Affine | None,
+        add: Tensor | None,
+    ) -> selfcheck.Watch:  # fmt: skip
+        if affine is None and layer.norm is not None:
+            affine = self._affine(layer.norm, source.tensors[0].shape[1])
+        is_shuffled = layer.shuffle is not None and not form.by_copy
+        return selfcheck.Watch(layer, source, frames, form.size, affine, is_shuffled, add)
 
     def attend(
         self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges,
         check: Callable[[], object],
     ) -> None:  # fmt: skip
-        """As TorchBackend.attend; heads that torch is not trusted with in one launch."""
+        """As TorchBackend.attend; large heads in one launch. Torch's kernels for these are wrong on
+        some AMD cards and slower on an H200."""
         made = self.attention_of(q, room, target, ranges)
         if made is None:
             if self.device.type != "meta":
@@ -192,13 +229,9 @@ class TritonBackend(TorchBackend):
         operands = (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1])
         self._launch(Part(made, None, None, None), operands)
 
-    def trusts(self, size: int) -> bool:
-        """Whether torch's attention is taken for heads of `size` elements."""
-        return size <= LARGEST_TRUSTED or not self.target().arch.startswith("gfx")
-
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """As TorchBackend.attends."""
-        if self.trusts(size) or size % 8:
+        if size <= self.heads_of_torch or size % 8:
             return False
         if configs.attention(self.target().arch, NAMES.get(dtype, "")) is None:
             return False
@@ -501,6 +534,14 @@ class TritonBackend(TorchBackend):
             run_launches(part, operands, device.index)
 
 
+def _launched(device: torch.device, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
+    """By which kernels that were checked are known."""
+    return {
+        (device, one.kernel, one.constants, one.num_warps, one.num_stages)
+        for part in parts for one in part.work.launches
+    }  # fmt: skip
+
+
 def whole(size_bytes: int) -> int:
     """Rounded up as PyTorch's allocator does."""
     return -(-size_bytes // 512) * 512
@@ -547,43 +588,42 @@ def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Ten
     padded to a multiple of 8, and (phases * outputs). order: of the shuffle whose phases are the
     job's, or "".
 
-    Sums of taps are made in float32 and rounded once.
+    Sums of taps are made in float32, of float32 in float64, and rounded once.
     """
     weight = weight.detach().view(*weight.shape[:2], *job.kernel)
-    bias, phases = None if bias is None else bias.detach().contiguous(), [weight]
+    bias = None if bias is None else bias.detach().contiguous()
     if order:  # as many channels as are kept
         kept = slice(0, job.outputs)
-        phases = [torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)]
+        weight = torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)
         if bias is not None:
             bias = torch_ops.by_phase(bias, job.shuffle, order)[:, :, :, kept].flatten()
-    elif job.folds[1]:
-        phases = _folded(weight, job.folds[0])
-        bias = None if bias is None else bias.repeat(len(phases))
-    o, c, kt, kh, kw = phases[0].shape
-    packed = weight.new_zeros((len(phases), o, kt, kh, kw, -(-c // 8) * 8))
-    for place, part in zip(packed, phases, strict=True):
-        place[..., :c] = part.permute(0, 2, 3, 4, 1)
-    return packed.flatten(0, 1).flatten(1, 2).flatten(2), bias
+    axes = [] if order else [n for n in (2, 1, 0) if job.folds[n > 0]]
+    outputs, channels, *kernel = weight.shape
+    taps = [2 if n in axes else count for n, count in enumerate(kernel)]
+    size = (2,) * len(axes) + (outputs, *taps, -(-channels // 8) * 8)
+    packed = weight.new_zeros(size)
+    if bias is not None:
+        bias = bias.repeat(2 ** len(axes))
+    step = -(-outputs // 8) if axes else outputs  # more would take more than is planned
+    for first in range(0, outputs, step):
+        made = _folded(weight[first : first + step], axes).movedim(-4, -1)
+        packed[..., first : first + step, :, :, :, :channels] = made
+    return packed.flatten(0, len(axes)).flatten(1, 2).flatten(2), bias
 
 
-def _folded(weight: Tensor, in_time: bool) -> list[Tensor]:
-    """A weight a phase, of sums of taps. Of two output frames the first is the odd one."""
-    ways = _FOLDED[::-1] if in_time else ((),)  # no sums of frames' taps
-    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
-    size = (*weight.shape[:2], 2 if in_time else weight.shape[2], 2, 2)
-    found = [weight.new_empty(size) for _ in range(4 * len(ways))]
-    for number, (lines, columns) in enumerate(itertools.product(_FOLDED, _FOLDED)):
-        for h, w in itertools.product(range(2), range(2)):
-            first, *others = itertools.product(lines[h], columns[w])
-            total = weight[:, :, :, first[0], first[1]].to(wide, copy=True)  # of all frames
-            for kh, kw in others:
-                total += weight[:, :, :, kh, kw]
-            for made, frames in zip(found[number::4], ways, strict=True):
-                for t, taps in enumerate(frames):
-                    made[:, :, t, h, w] = total[:, :, taps[0] : taps[-1] + 1].sum(2)
-                if not frames:
-                    made[:, :, :, h, w] = total
-    return found
+def _folded(weight: Tensor, axes: Sequence[int]) -> Tensor:
+    """A weight (O, C, kt, kh, kw) with two in place of three taps of these axes of the kernel: sums
+    of those that meet the same input, for the even and the odd one of two outputs, (2, ..., O, C,
+    kt, kh, kw), the last axis first. Of two frames the first is the odd one."""
+    if axes:
+        weight = weight.to(torch.float64 if weight.dtype is torch.float32 else torch.float32)
+    for n in axes:
+        before, middle, behind = weight.unbind(n - 3)
+        ways = [before, middle + behind, before + middle, behind]
+        if n == 0:
+            ways = ways[2:] + ways[:2]
+        weight = torch.stack(ways).view(2, 2, *before.shape).movedim(1, n - 3)
+    return weight
 
 
 def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wanted]:

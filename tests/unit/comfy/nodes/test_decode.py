@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -56,12 +57,15 @@ def encoding_vae(kind: str, times: float = 1.0) -> ManagedVae:
 # Options
 
 
-@pytest.mark.usefixtures("comfy")
-def test_the_options_defaults_are_those_of_decode() -> None:
-    from hy3d_rocm.comfy.nodes.common import DEFAULTS, decode_options
+def test_the_options_defaults_are_those_of_decode(comfy: Comfy, door: Any) -> None:
+    from hy3d_rocm.comfy.nodes.common import decode_options
     from hy3d_rocm.decoding.report import DecodeOptions
 
-    assert decode_options({}) == decode_options(DEFAULTS) == DecodeOptions()
+    (schema,) = (s for n in nodes_of(door) if (s := n.GET_SCHEMA()).node_id == "Hy3DRocmVAEDecode")
+    others = ("samples", "vae", "budget", "strategy", "precision", "devices")
+    offered = {given.id: given.default for given in schema.inputs if given.id not in others}
+    assert len(offered) == 12
+    assert decode_options({}) == decode_options(offered) == DecodeOptions()
 
 
 def test_validate_decode_corrects_statistics_as_a_decode_does(comfy: Comfy, door: Any) -> None:
@@ -133,7 +137,8 @@ def shares(comfy: Comfy, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(workers, "Workers", Alone)
     monkeypatch.setattr(devices, "_workers", None)
-    monkeypatch.setattr(devices, "_options", lambda: {"cpu": True})
+    cli_args = SimpleNamespace(args=SimpleNamespace(cpu=True))
+    monkeypatch.setitem(sys.modules, "comfy.cli_args", cli_args)
     monkeypatch.delenv("HY3D_ROCM_VAE_DEVICES", raising=False)
     return told
 
@@ -409,18 +414,18 @@ def test_the_timeline_shows_curve_budget_steps_and_restarts() -> None:
         "title", "about", 2.0, 19 * 10**6, 30 * 10**6, 25 * 10**6, series,
         steps=[(0.0, 0.5, "conv"), (0.5, 1.0, "attend")], again=[1.5],
     )  # fmt: skip
-    image = picture.draw_timeline(made)
+    image = made.draw()
     assert image.shape == (1, picture.TIMELINE_HEIGHT, picture.WIDTH, 3)
     seen = colours(image)
     assert {picture.ACCENT, picture.WARM, picture._FILL, picture._RED} <= seen
-    assert picture._RED not in colours(picture.draw_timeline(picture.Timeline("t", "a", 2.0, 5)))
+    assert picture._RED not in colours(picture.Timeline("t", "a", 2.0, 5).draw())
 
 
 def test_each_stretch_of_time_has_the_colour_of_what_took_most_of_it() -> None:
     from hy3d_rocm.comfy import picture
 
     spans = [(0.0, 1.0, "conv"), (1.0, 1.001, "emit"), (1.001, 2.0, "attend"), (3.0, 4.0, "load")]
-    image = picture.draw_timeline(picture.Timeline("t", "a", 4.0, 5, steps=spans))
+    image = picture.Timeline("t", "a", 4.0, 5, steps=spans).draw()
     lane = (image[0, sum(picture._LANE) // 2] * 255).round().to(torch.int64)
     left, wide = picture._LEFT, picture._RIGHT - picture._LEFT
     for share, name in ((0.1, "convolutions"), (0.4, "attention"), (0.9, "copies")):
@@ -445,9 +450,9 @@ def test_a_legend_has_seconds_unless_a_gpu_was_only_given_its_work(
 
     def said(**more: Any) -> list[str]:
         texts: list[str] = []
-        monkeypatch.setattr(picture._Frame, "text", lambda self, at, text, *_: texts.append(text))
+        monkeypatch.setattr(picture.Timeline, "text", lambda self, at, text, *_: texts.append(text))
         spans = [(0.0, 1.25, "conv"), (1.25, 1.75, "moments"), (1.75, 2.0, "reduce")]
-        picture.draw_timeline(picture.Timeline("t", "a", 2.0, 5, steps=spans, **more))
+        picture.Timeline("t", "a", 2.0, 5, steps=spans, **more).draw()
         return texts
 
     assert {"steps", "convolutions 1.2 s", "norms 0.75 s"} <= set(said())
@@ -462,16 +467,16 @@ def test_the_words_for_plan_and_budget_do_not_meet(
     from hy3d_rocm.comfy import picture
 
     boxes: list[tuple[int, ...]] = []
-    draw = picture._Frame.text
+    draw = picture.Timeline.text
 
     def seen(self: Any, at: Any, text: str, colour: Any, anchor: str) -> None:
         if text.startswith(("planned", "budget")):
             boxes.append(tuple(self.pen.textbbox(at, text, self.font, anchor=anchor)))
         draw(self, at, text, colour, anchor)
 
-    monkeypatch.setattr(picture._Frame, "text", seen)
+    monkeypatch.setattr(picture.Timeline, "text", seen)
     mb = 2**20
-    picture.draw_timeline(picture.Timeline("t", "a", 2.0, 200 * mb, budget * mb, planned * mb))
+    picture.Timeline("t", "a", 2.0, 200 * mb, budget * mb, planned * mb).draw()
     assert len(boxes) == 2
     for left, above, right, below in boxes:
         assert picture._LEFT <= left < right <= picture._RIGHT
@@ -505,8 +510,8 @@ def test_a_timeline_of_a_decode_tells_planning_and_the_kinds_of_steps(
     from hy3d_rocm.comfy import picture
 
     shown: list[Any] = []
-    draw = picture.draw_timeline
-    monkeypatch.setattr(picture, "draw_timeline", lambda made: shown.append(made) or draw(made))
+    draw = picture.Timeline.draw
+    monkeypatch.setattr(picture.Timeline, "draw", lambda made: shown.append(made) or draw(made))
     z = tiny_latents(tiny_vae("hunyuan"), 3, 2, 2)
     given = {**AUTO, "strategy": "streamed"}
     execute("Hy3DRocmVAEDecode", samples={"samples": z}, vae=video_vae(), **given)
@@ -548,7 +553,7 @@ def test_an_empty_or_very_long_timeline_is_drawn_too() -> None:
         picture.Timeline("", "", 1e-9),
         picture.Timeline("x" * 500, "y" * 500, 1e5, 1, 2**50, 1, [(0.0, -5), (1.0, 2**40)]),
     ):
-        image = picture.draw_timeline(made)
+        image = made.draw()
         assert float(image.min()) >= 0
         assert float(image.max()) <= 1
 

@@ -189,7 +189,7 @@ def test_a_cancel_ends_the_comparison_with_comfyuis_own_exception(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Whichever decode is running: the exact one, or any of the strategies."""
-    from hy3d_rocm.comfy.nodes import tools
+    from hy3d_rocm.comfy.nodes import decode as tools
 
     for at in (0, 1, 2):
         begun: list[str] = []
@@ -212,7 +212,7 @@ def test_a_cancel_ends_the_comparison_with_comfyuis_own_exception(
 def test_the_bar_goes_on_over_all_decodes_and_never_back(comfy: Comfy) -> None:
     from comfy_doubles import FakeBar
 
-    from hy3d_rocm.comfy.nodes import tools
+    from hy3d_rocm.comfy.nodes import decode as tools
 
     bar = tools.Bar(3)
     for total in (4, 0, 2):  # 0: a decode whose steps can't be counted

@@ -27,7 +27,7 @@ from patch_fixtures import (  # noqa: F401
 )
 
 from hy3d_rocm.comfy.patches.engine import Change
-from hy3d_rocm.comfy.patches.upstream import PatchSpec, Upstream
+from hy3d_rocm.comfy.patches.upstream import PatchSpec, Place
 
 V3_DELIGHT = """
 class Hy3DDelightImage:
@@ -132,8 +132,8 @@ def failing(_: Any) -> Any:
 def test_a_patch_that_fails_is_one_line_and_the_others_go_on(
     where: str, core: Core, said: Callable[[], list[str]]
 ) -> None:
-    def changes(upstream: Upstream) -> list[Change]:
-        node = upstream.node("Hy3DVAEDecode")
+    def changes(upstream: Place) -> list[Change]:
+        node = upstream.part("Hy3DVAEDecode")
         made = [Change(node, "process", marking("half")), Change(node, "FUNCTION", failing)]
         return made if where == "make" else failing(upstream)
 

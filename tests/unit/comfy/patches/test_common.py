@@ -22,7 +22,7 @@ OWN_INPUT = dict.fromkeys(SEEDED, "seed_mode") | dict.fromkeys(LOADERS, "offload
 
 
 def attributes(wrapper: Any) -> dict[str, dict[str, Any]]:
-    return {node: dict(vars(wrapper.node(node))) for node in ALL}
+    return {node: dict(vars(wrapper.part(node))) for node in ALL}
 
 
 def test_every_spec_has_the_name_that_settings_know(wrapper: Any) -> None:
@@ -34,13 +34,13 @@ def test_every_spec_has_the_name_that_settings_know(wrapper: Any) -> None:
 
 def test_taken_back_nothing_is_left(wrapper: Any) -> None:
     before = attributes(wrapper)
-    renderer = wrapper.module("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
-    init, report = renderer.__init__, wrapper.module("nodes").print_memory
+    renderer = wrapper.part("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
+    init, report = renderer.__init__, wrapper.part("nodes").print_memory
     with patched(wrapper):
         assert attributes(wrapper) != before
     assert attributes(wrapper) == before
     assert renderer.__init__ is init
-    assert wrapper.module("nodes").print_memory is report
+    assert wrapper.part("nodes").print_memory is report
 
 
 def test_the_specs_expect_what_they_have_patched_themselves(wrapper: Any) -> None:
@@ -52,9 +52,9 @@ def test_the_specs_expect_what_they_have_patched_themselves(wrapper: Any) -> Non
 
 @pytest.mark.parametrize("node", ALL)
 def test_inputs_of_ours_come_last_and_the_others_are_as_they_were(wrapper: Any, node: str) -> None:
-    before = wrapper.node(node).INPUT_TYPES()
+    before = wrapper.part(node).INPUT_TYPES()
     with patched(wrapper):
-        after = wrapper.node(node).INPUT_TYPES()
+        after = wrapper.part(node).INPUT_TYPES()
     own = OWN_INPUT.get(node)
     names = [*before["required"], *before.get("optional", {}), *([own] if own else [])]
     assert [name for part in after.values() for name in part] == names
@@ -65,7 +65,7 @@ def test_inputs_of_ours_come_last_and_the_others_are_as_they_were(wrapper: Any, 
 
 
 def test_inputs_that_upstream_shares_between_calls_are_not_written_to(wrapper: Any) -> None:
-    node, shared = wrapper.node("Hy3DDelightImage"), {"required": {"seed": ("INT", {})}}
+    node, shared = wrapper.part("Hy3DDelightImage"), {"required": {"seed": ("INT", {})}}
     node.INPUT_TYPES = classmethod(lambda cls: shared)
     with patched(wrapper, "delight"):
         assert list(node.INPUT_TYPES()["optional"]) == ["seed_mode"]
@@ -86,7 +86,7 @@ def test_the_fingerprint_changes_with_the_settings_that_count_and_with_no_other(
 
     def answer(given: dict[str, Any], **values: Any) -> Any:
         settings_are(monkeypatch, **values)
-        return wrapper.node(node).IS_CHANGED(seed=3, **given)
+        return wrapper.part(node).IS_CHANGED(seed=3, **given)
 
     with patched(wrapper):
         base = answer({})
@@ -116,17 +116,17 @@ def test_upstreams_own_is_changed_is_asked_and_combined(
         asked.append(inputs)
         return answers[-1]
 
-    wrapper.node("Hy3DDelightImage").IS_CHANGED = kind(theirs)
+    wrapper.part("Hy3DDelightImage").IS_CHANGED = kind(theirs)
     with patched(wrapper, "delight"):
-        first = wrapper.node("Hy3DDelightImage").IS_CHANGED(seed=3, seed_mode="setting")
-        assert wrapper.node("Hy3DDelightImage").IS_CHANGED(seed=3) == first
+        first = wrapper.part("Hy3DDelightImage").IS_CHANGED(seed=3, seed_mode="setting")
+        assert wrapper.part("Hy3DDelightImage").IS_CHANGED(seed=3) == first
         answers.append(2)
-        assert wrapper.node("Hy3DDelightImage").IS_CHANGED(seed=3) != first
+        assert wrapper.part("Hy3DDelightImage").IS_CHANGED(seed=3) != first
         settings_are(monkeypatch, seed_mode="legacy")
         answers.append(1)
-        assert wrapper.node("Hy3DDelightImage").IS_CHANGED(seed=3) != first
+        assert wrapper.part("Hy3DDelightImage").IS_CHANGED(seed=3) != first
     assert asked == [{"seed": 3}] * 4
-    assert wrapper.node("Hy3DDelightImage").IS_CHANGED(seed=3) == 1
+    assert wrapper.part("Hy3DDelightImage").IS_CHANGED(seed=3) == 1
 
 
 def rename_parameter(wrapper: Any) -> None:
@@ -134,7 +134,7 @@ def rename_parameter(wrapper: Any) -> None:
                 seed: int) -> Any:  # fmt: skip
         return torch.manual_seed(seed)
 
-    wrapper.node("Hy3DDelightImage").process = process
+    wrapper.part("Hy3DDelightImage").process = process
 
 
 def cure(wrapper: Any) -> None:
@@ -142,11 +142,11 @@ def cure(wrapper: Any) -> None:
                 seed: int) -> Any:  # fmt: skip
         return delight_pipe(image)
 
-    wrapper.node("Hy3DDelightImage").process = process
+    wrapper.part("Hy3DDelightImage").process = process
 
 
 def take_our_name(wrapper: Any) -> None:
-    node = wrapper.node("Hy3DDelightImage")
+    node = wrapper.part("Hy3DDelightImage")
     node.INPUT_TYPES = classmethod(
         lambda cls: {"required": {}, "optional": {"seed_mode": ("INT", {})}}
     )
@@ -156,20 +156,20 @@ def make_async(wrapper: Any) -> None:
     async def is_changed(cls: Any, **inputs: Any) -> int:
         return 1
 
-    wrapper.node("Hy3DDelightImage").IS_CHANGED = classmethod(is_changed)
+    wrapper.part("Hy3DDelightImage").IS_CHANGED = classmethod(is_changed)
 
 
 def cure_renderer(wrapper: Any) -> None:
-    renderer = wrapper.module("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
+    renderer = wrapper.part("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
     renderer.__init__.__defaults__ = (4, None)
 
 
 def lose_renderer(wrapper: Any) -> None:
-    del wrapper.module("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
+    del wrapper.part("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
 
 
 def other_loader(wrapper: Any) -> None:
-    wrapper.node(LOADERS[1]).loadmodel = lambda self, model, compile_args=None: (model,)
+    wrapper.part(LOADERS[1]).loadmodel = lambda self, model, compile_args=None: (model,)
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_a_changed_class_is_not_as_we_know_it(
     from hy3d_rocm.comfy.patches import upstream, vaes
 
     change(core.VAE)
-    (place,) = upstream.find_core({})
+    (place,) = upstream.find("comfyui", {})
     assert "has no" in (vaes.CORE_SPECS[0].expects(place) or "")
 
 

@@ -25,7 +25,7 @@ def images(count: int) -> torch.Tensor:
 
 
 def pipeline(wrapper: Any, kind: str = "Pipeline", **attributes: Any) -> Any:
-    made = getattr(wrapper.module("hy3dgen.texgen.hunyuanpaint.pipeline"), kind)()
+    made = getattr(wrapper.part("hy3dgen.texgen.hunyuanpaint.pipeline"), kind)()
     made.__dict__.update(attributes)
     return made
 

@@ -160,7 +160,7 @@ def test_switched_off_in_the_settings_each_does_nothing(
         ("nodes", "sample_hunyuan", "framepack-memory", "its module nodes has no sample_hunyuan"),
         ("nodes", "sample_hunyuan", "framepack-preview", "its module nodes has no sample_hunyuan"),
         ("memory", "get_cuda_free_memory_gb", "framepack-import", "its module memory has no"),
-        ("FramePackSampler", "FUNCTION", "framepack-unload", "does not run its method process"),
+        ("FramePackSampler", "FUNCTION", "framepack-unload", "is no V1 node (it has no FUNCTION)"),
         ("FramePackSampler", "INPUT_TYPES", "framepack-memory", "has no input gpu_memory_preser"),
     ],
 )  # fmt: skip

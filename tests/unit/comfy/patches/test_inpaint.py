@@ -33,7 +33,7 @@ def calls_of_upstream(wrapper: Any, monkeypatch: pytest.MonkeyPatch) -> list[str
     if not _native.available:
         pytest.skip("the C core is not built")
     settings_are(monkeypatch)
-    found: list[str] = wrapper.module(PROCESSOR).ASKED
+    found: list[str] = wrapper.part(PROCESSOR).ASKED
     found.clear()
     return found
 
@@ -44,7 +44,7 @@ def test_the_c_core_is_asked_wherever_upstream_has_the_function(
 ) -> None:
     given = scene()
     with patched(wrapper, "inpaint"):
-        painted, known = wrapper.module(place).meshVerticeInpaint(**given)
+        painted, known = wrapper.part(place).meshVerticeInpaint(**given)
     wanted = raster.inpaint_vertices(
         *(given[name] for name in ("texture", "mask", "vtx_pos", "vtx_uv", "pos_idx", "uv_idx"))
     )
@@ -52,7 +52,7 @@ def test_the_c_core_is_asked_wherever_upstream_has_the_function(
     assert np.array_equal(known, wanted[1])
     assert painted[0, 0, 0] > 0
     assert not asked
-    wrapper.module(place).meshVerticeInpaint(**given)
+    wrapper.part(place).meshVerticeInpaint(**given)
     assert asked == ["smooth"]
 
 
@@ -74,7 +74,7 @@ def test_what_was_not_compared_is_left_to_upstream(
 ) -> None:
     given = scene(**DIFFERENT[case])
     with patched(wrapper, "inpaint"):
-        painted, _ = wrapper.module(PROCESSOR).meshVerticeInpaint(**given)
+        painted, _ = wrapper.part(PROCESSOR).meshVerticeInpaint(**given)
     assert asked == [DIFFERENT[case].get("method", "smooth")]
     assert np.array_equal(painted, given["texture"] + 1)
 
@@ -85,10 +85,10 @@ def test_switched_off_or_without_the_core_upstream_is_asked(
     function = "meshVerticeInpaint"
     with patched(wrapper, "inpaint"):
         settings_are(monkeypatch, patches_off=frozenset({"inpaint"}))
-        getattr(wrapper.module(PROCESSOR), function)(**scene())
+        getattr(wrapper.part(PROCESSOR), function)(**scene())
         settings_are(monkeypatch)
         monkeypatch.setattr(_native, "available", False)
-        getattr(wrapper.module(PROCESSOR), function)(**scene())
+        getattr(wrapper.part(PROCESSOR), function)(**scene())
     assert asked == ["smooth"] * 2
 
 
@@ -97,7 +97,7 @@ def test_another_signature_is_left_alone(wrapper: Any) -> None:
 
     (found,) = [spec for spec in SPECS if spec.name == "inpaint"]
 
-    wrapper.module(PROCESSOR).meshVerticeInpaint = lambda texture, mask, mesh: None
+    wrapper.part(PROCESSOR).meshVerticeInpaint = lambda texture, mask, mesh: None
     assert "vtx_pos" in (found.expects(wrapper) or "")
-    del wrapper.module(RENDERER).meshVerticeInpaint
+    del wrapper.part(RENDERER).meshVerticeInpaint
     assert "has no meshVerticeInpaint" in (found.expects(wrapper) or "")

@@ -23,7 +23,7 @@ from patch_fixtures import (  # noqa: F401
 )
 
 from hy3d_rocm.comfy.patches.install import install_patches, installed
-from hy3d_rocm.comfy.patches.upstream import find_upstreams
+from hy3d_rocm.comfy.patches.upstream import find
 
 # What install() asks, by object: another test may have loaded the package's modules anew.
 GATE = install_patches.__globals__
@@ -205,7 +205,7 @@ def test_of_two_copies_each_is_patched_and_taken_back(
     tables = [core.load("/srv/custom_nodes/one"), core.load("/srv/custom_nodes/two")]
     pipelines = [core.pipeline("/srv/custom_nodes/one"), core.pipeline("/srv/custom_nodes/two")]
     before = [attributes_of(*pair) for pair in zip(tables, pipelines, strict=True)]
-    assert [found.name for found in find_upstreams(core.mappings)] == ["two", "one"]
+    assert [found.name for found in find("hunyuan3d", core.mappings)] == ["two", "one"]
     install(specs, ON)
     core.server.start()
     assert [decoded(table) for table in tables] == [PATCHED, PATCHED]

@@ -51,7 +51,7 @@ class Loaded:
 
 
 def load(wrapper: Any, node: str, pipe: Any = None, **more: Any) -> Any:
-    table = wrapper.module("hy3dgen.texgen.hunyuanpaint.pipeline").loaded
+    table = wrapper.part("hy3dgen.texgen.hunyuanpaint.pipeline").loaded
     table["m"] = pipe = pipe or Loaded()
     (out,) = run(wrapper, node, model="m", **more)
     assert out is pipe
@@ -151,7 +151,7 @@ def test_a_text_on_the_node_needs_a_server_and_never_costs_the_run(
 
 
 def renderer(wrapper: Any) -> Any:
-    return wrapper.module("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
+    return wrapper.part("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
 
 
 def test_a_renderer_is_made_on_comfyuis_device_unless_a_device_is_given(
@@ -219,7 +219,7 @@ def test_nodes_that_upstream_may_have_are_wrapped_too_and_may_be_missing(
     wrapper: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings_are(monkeypatch)
-    table = wrapper.module("nodes").NODE_CLASS_MAPPINGS
+    table = wrapper.part("nodes").NODE_CLASS_MAPPINGS
     bake = table["Hy3DBakeFromMultiview"]
     with patched(wrapper, "render"):
         (out,) = bake().process(torch.ones(2), renderer(wrapper)())

@@ -136,8 +136,8 @@ def test_a_memory_report_that_torch_refuses_does_not_cost_the_mesh(
         mesh(wrapper, Shape())
     with patched(wrapper, "mesh"):
         assert mesh(wrapper, Shape()).shape == (2, 3)
-        wrapper.module("nodes").print_memory("cuda:0")  # a device that torch.cuda knows
-    assert wrapper.module("nodes").reports == ["cuda:0"]
+        wrapper.part("nodes").print_memory("cuda:0")  # a device that torch.cuda knows
+    assert wrapper.part("nodes").reports == ["cuda:0"]
 
 
 def test_switched_off_in_the_settings_the_nodes_are_upstreams(

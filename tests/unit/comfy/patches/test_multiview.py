@@ -21,7 +21,7 @@ MODES = ("stream", "per_image", "legacy")
 
 
 def paint(wrapper: Any) -> Any:
-    return wrapper.module(PAINT).PaintPipeline()
+    return wrapper.part(PAINT).PaintPipeline()
 
 
 def views(wrapper: Any, pipe: Any, count: int, seed: int = 7, **more: Any) -> torch.Tensor:

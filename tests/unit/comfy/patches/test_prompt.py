@@ -122,7 +122,7 @@ def test_an_executor_that_is_no_coroutine_is_left_alone(core: SimpleNamespace) -
     from hy3d_rocm.comfy.patches import upstream, vaes
 
     core.execution.get_output_data = lambda prompt_id, unique_id, obj, input_data_all: None
-    (place,) = upstream.find_core({})
+    (place,) = upstream.find("comfyui", {})
     assert vaes.PROMPTS.expects(place) == "execution.get_output_data is no coroutine by now"
 
 

@@ -7,10 +7,9 @@ import sys
 from typing import Any
 
 import pytest
-from patch_doubles import FOLDER, Core, find_upstream
+from patch_doubles import FOLDER, PAINT_PIPELINE, Core, find_upstream
 
 from hy3d_rocm.comfy.patches.upstream import (
-    PAINT_PIPELINE,
     UpstreamError,
     defaults_differ,
     is_v1,
@@ -39,8 +38,8 @@ def test_the_wrapper_is_found_whatever_its_folder_is_called(folder: str, core: C
     found = find_upstream(core.mappings)
     assert found is not None
     assert found.name == folder.replace("\\", "/").rpartition("/")[2]
-    assert found.node("Hy3DVAEDecode") is table["Hy3DVAEDecode"]
-    assert found.module(PAINT_PIPELINE) is core.pipeline(folder)
+    assert found.part("Hy3DVAEDecode") is table["Hy3DVAEDecode"]
+    assert found.part(PAINT_PIPELINE) is core.pipeline(folder)
 
 
 def test_another_pack_s_node_of_the_same_id_is_not_the_wrapper(core: Core) -> None:
@@ -56,7 +55,7 @@ def test_a_node_that_another_pack_defines_is_not_taken_for_the_wrapper_s(core: C
     assert found is not None
     assert found.node_ids == ("Hy3DDelightImage",)
     with pytest.raises(UpstreamError, match="it has no node Hy3DVAEDecode"):
-        found.node("Hy3DVAEDecode")
+        found.part("Hy3DVAEDecode")
 
 
 def test_a_node_that_only_comfyui_s_table_has_is_found(core: Core) -> None:
@@ -65,7 +64,7 @@ def test_a_node_that_only_comfyui_s_table_has_is_found(core: Core) -> None:
     del sys.modules[FOLDER + ".nodes"].NODE_CLASS_MAPPINGS  # as a V3 pack, which has none
     found = find_upstream(core.mappings)
     assert found is not None
-    assert found.node("Hy3DVAEDecode") is core.mappings["Hy3DVAEDecode"]
+    assert found.part("Hy3DVAEDecode") is core.mappings["Hy3DVAEDecode"]
 
 
 def test_a_module_that_cannot_be_imported_is_a_sentence(core: Core) -> None:
@@ -73,7 +72,7 @@ def test_a_module_that_cannot_be_imported_is_a_sentence(core: Core) -> None:
     found = find_upstream(core.mappings)
     assert found is not None
     with pytest.raises(UpstreamError, match=r"its module hy3dgen\.nothing cannot be imported"):
-        found.module("hy3dgen.nothing")
+        found.part("hy3dgen.nothing")
 
 
 def test_a_pack_that_failed_to_load_is_not_upstream(core: Core) -> None:

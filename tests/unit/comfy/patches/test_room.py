@@ -203,7 +203,7 @@ def test_delight_asks_before_it_runs_and_before_it_is_measured(
     settings_are(monkeypatch)
     order: list[Any] = fake_comfy.opened
     monkeypatch.setattr(memory, "make_room", lambda count, device: order.append((count, device)))
-    pipe = wrapper.module("hy3dgen.texgen.hunyuanpaint.pipeline").Pipeline()
+    pipe = wrapper.part("hy3dgen.texgen.hunyuanpaint.pipeline").Pipeline()
     pipe.components, pipe._execution_device = {"unet": Weights(GB)}, GPU
     # Without a GPU placing the picture fails, after ComfyUI was asked.
     fails = () if torch.cuda.is_available() else (RuntimeError, AssertionError)

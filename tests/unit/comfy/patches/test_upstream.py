@@ -39,7 +39,7 @@ def real(wrapper: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def pipelines(wrapper: Any) -> Any:
-    return wrapper.module("hy3dgen.texgen.hunyuanpaint.pipeline")
+    return wrapper.part("hy3dgen.texgen.hunyuanpaint.pipeline")
 
 
 def delight(real: Any, pipe: Any, count: int, seed: int) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_upstream_is_as_the_patches_expect_it(real: Any) -> None:
 
 
 def test_taken_back_nothing_is_left(real: Any) -> None:
-    table = real.module("nodes").NODE_CLASS_MAPPINGS
+    table = real.part("nodes").NODE_CLASS_MAPPINGS
     before = {name: dict(vars(node)) for name, node in table.items()}
     with patched(real):
         changed = {name for name, node in table.items() if dict(vars(node)) != before[name]}
@@ -154,7 +154,7 @@ def test_the_real_renderer_is_made_on_comfyuis_device(
     from types import ModuleType
 
     monkeypatch.setitem(sys.modules, "custom_rasterizer", ModuleType("custom_rasterizer"))
-    renderer = real.module("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
+    renderer = real.part("hy3dgen.texgen.differentiable_renderer.mesh_render").MeshRender
     with patched(real, "render"):
         made = renderer(default_resolution=8, texture_size=8)
         assert made.device == torch.device("cpu")

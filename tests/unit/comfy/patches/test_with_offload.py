@@ -73,7 +73,7 @@ class Flow:
         return self.free
 
     def load(self, **inputs: Any) -> Any:
-        table = self.upstream.module("hy3dgen.texgen.hunyuanpaint.pipeline").loaded
+        table = self.upstream.part("hy3dgen.texgen.hunyuanpaint.pipeline").loaded
         table["m"] = callable_by_the_stand_in(tiny_pipeline())
         (pipeline,) = run(self.upstream, LOADER, model="m", **inputs)
         return pipeline

@@ -40,7 +40,9 @@ def load(kind: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Pack:
     defined = run_source(f"{package}.{suffix}", source, monkeypatch)
     mappings = {node: type(node, (), {"__module__": f"{package}.nodes"})}
     monkeypatch.setitem(sys.modules, package, module(package, NODE_CLASS_MAPPINGS=mappings))
-    found = [(pack, place) for pack in upstream.PACKS[2:] for place in pack.find(mappings)]
+    found = [
+        (pack, place) for pack in upstream.PACKS[2:] for place in upstream.find(pack.name, mappings)
+    ]
     ((pack, place),) = [pair for pair in found if pair[1].name == package]
     vae = getattr(defined, owner)(Model())
     return Pack(place=place, specs=pack.specs(), vae=vae, mappings=mappings)
@@ -82,11 +84,11 @@ def test_a_pack_is_found_by_what_it_is_and_not_without(
 ) -> None:
     from hy3d_rocm.comfy.patches import upstream
 
-    again = upstream.PACKS[2].find(wan.mappings)
+    again = upstream.find("wan", wan.mappings)
     assert len(again) == 1
     assert again[0].same_as(wan.place)
     monkeypatch.delitem(sys.modules, "custom_nodes.Wan.wanvideo.wan_video_vae")
-    assert upstream.PACKS[2].find(wan.mappings) == []
+    assert upstream.find("wan", wan.mappings) == []
 
 
 def test_failing_convolutions_of_wans_vae_end_in_the_same_frames(wan: Pack) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import warm_start
 from probe_doubles import bounded
 
 from hy3d_rocm.conv.call import ConvSpec, make_spec
@@ -23,6 +24,14 @@ def spec(device: str = "cpu", padding: Any = 1, **changes: Any) -> ConvSpec:
     return dataclasses.replace(made, device=torch.device(device), **changes)
 
 
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children need not import torch."""
+    if warm_start.IS_THERE:
+        monkeypatch.setattr(process, "start", warm_start.start)
+
+
+@pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(180)
 def test_tiers_are_tried_with_tensors_of_the_childs_own() -> None:
     listed = [
@@ -50,6 +59,7 @@ def test_tiers_are_tried_with_tensors_of_the_childs_own() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.usefixtures("warm")
 @pytest.mark.timeout(180)
 def test_a_device_that_is_not_there_is_no_verdict_on_the_shape() -> None:
     (found,) = probe([Case("vendor", spec("cuda:0"))], limit_s=60.0)

@@ -264,7 +264,7 @@ def test_odd_channels_of_half_types_are_filled_up_with_zeros(
     assert len(found) == 4
     for plan in found:
         assert isinstance(plan, columns.Plan)
-        assert (plan.cin, plan.channels) == (13, 16)
+        assert (plan.shape.channels, plan.channels) == (13, 16)
         assert torch.equal(run_plan(plan, call, monkeypatch), expected.half()), plan
 
 

@@ -57,15 +57,11 @@ def some_spec(device: str = "cpu", **changes: Any) -> ConvSpec:
     return dataclasses.replace(spec, device=torch.device(device), **changes)
 
 
-def test_a_spec_survives_json_and_nonsense_is_a_sentence() -> None:
+def test_a_spec_survives_json() -> None:
     for spec in (some_spec(), some_spec("cuda:1", dtype=torch.bfloat16, channels_last=True)):
         data = json.loads(json.dumps(spec.to_json()))
         assert ConvSpec.from_json(data) == spec
         assert hash(ConvSpec.from_json(data)) == hash(spec)
-    with pytest.raises(ValueError, match="strange"):
-        ConvSpec.from_json({**data, "strange": 1})
-    with pytest.raises(ValueError, match="dtype 'i8'"):
-        ConvSpec.from_json({**data, "dtype": "i8"})
 
 
 def test_flops_are_two_a_product() -> None:

@@ -4,7 +4,6 @@ see."""
 
 from __future__ import annotations
 
-import os
 import types
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy
 import pytest
 import torch
 import triton_interpreter
+import warm_start
 from triton_device import INTERPRETER
 
 pytest.importorskip("triton", reason="no triton in this environment")
@@ -29,7 +29,7 @@ PACKED, PACKING_SEED = how_much.of((4, 37), (24, 5))
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
     """Of the configurations, and of weights that are packed."""
-    if not hasattr(os, "fork"):
+    if not warm_start.IS_THERE:
         configurations = numerics.spawn(SEED, 0, COUNT, workers=1)
         return [configurations, packing.spawn(PACKING_SEED, 0, PACKED)]
     one = {"seed": SEED, "first": 0, "count": COUNT, "step": 1, "device": INTERPRETER}

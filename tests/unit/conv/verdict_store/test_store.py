@@ -239,9 +239,8 @@ def test_what_is_forgotten_does_not_come_back_with_a_read(path: Path, store: Sto
     blocker = sqlite3.connect(path, isolation_level=None)
     database.write_record(blocker, key(7), record())
     gate = threading.Event()
-    assert store._writer is not None
-    store._writer.submit(store_module._Job(lambda c: gate.wait(30)))
-    store._writer.submit(store_module._Job(store._look))
+    store._write(lambda c: gate.wait(30))
+    store._write(store._look)
     forgetting = threading.Thread(target=store.forget, args=([store.rows()[0]],))
     first = store.rows()[0].key
     forgetting.start()

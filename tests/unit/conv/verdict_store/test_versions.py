@@ -16,7 +16,7 @@ from verdict_store_fixtures import lines, patience  # noqa: F401
 
 import hy3d_rocm
 from hy3d_rocm.conv.verdict_store import database
-from hy3d_rocm.conv.verdict_store.records import Filters, Machine, Record, Row
+from hy3d_rocm.conv.verdict_store.records import Machine, Record, Row, counts_on
 from hy3d_rocm.conv.verdict_store.store import Store
 
 DUMPS = {int(p.stem[-1]): p for p in (ROOT / "tests" / "data").glob("verdicts_schema_*.sql")}
@@ -309,11 +309,10 @@ def test_what_this_version_calls_wrong_is_not_overruled_by_another() -> None:
 
 def test_what_counts_here_is_listed_and_forgotten_as_here() -> None:
     here = Machine(*key()[4:])
-    filters = Filters(machines=(here,))
-    assert filters.matches(Row(key(1, ours="0.0.9"), HANG))
-    assert not filters.matches(Row(key(1, ours="0.0.9", driver="another"), HANG))
-    assert not filters.matches(Row(key(1, ours="0.0.9"), record("triton")))
+    assert counts_on(Row(key(1, ours="0.0.9"), HANG), [here])
+    assert not counts_on(Row(key(1, ours="0.0.9", driver="another"), HANG), [here])
+    assert not counts_on(Row(key(1, ours="0.0.9"), record("triton")), [here])
     store = Store.open(":memory:")
     store.put(key(1, ours="0.0.9"), HANG)
-    store.forget(filter(filters.matches, store.rows()))
+    store.forget(row for row in store.rows() if counts_on(row, [here]))
     assert store.records(key(1)) == {}

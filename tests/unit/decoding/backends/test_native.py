@@ -56,7 +56,9 @@ def compute(request: pytest.FixtureRequest) -> Any:
 
 
 def backend_of(compute: Any, dtype: Any = torch.float32) -> NativeBackend:
-    return NativeBackend(ModuleWeights(dtype, CPU), compute=compute)
+    backend = NativeBackend(ModuleWeights(dtype, CPU))
+    backend.compute = compute
+    return backend
 
 
 @pytest.mark.parametrize("seed", range(how_much.of(40, 120)))
@@ -209,7 +211,7 @@ def test_what_it_cannot_do_goes_to_torch_and_is_counted_by_reason(compute: Any) 
     rng = random.Random(11)
     layer = Conv(Holder(rng, weight=(2, 2, 1, 3, 3)))
     x = whole_numbers(rng, 1, 2, 2, 6, 6).double()
-    backend = NativeBackend(ModuleWeights(torch.float64, CPU), compute=compute)
+    backend = backend_of(compute, torch.float64)
     for _ in range(2):
         result, _ = backend.convolve(layer, Pieces((x,), 0, 2), (0, 2))
         assert torch.equal(result, plain(layer, x.float()).double())
@@ -234,7 +236,8 @@ def test_the_cancel_flag_reaches_the_convolution() -> None:
     compute, rng = FusedConv3d(), random.Random(13)
     layer = Conv(Holder(rng, weight=(2, 2, 1, 1, 1)))
     flag = object()
-    backend = NativeBackend(ModuleWeights(torch.float32, CPU), cancel=flag, compute=compute)
+    backend = backend_of(compute)
+    backend.cancel = flag
     backend.convolve(layer, Pieces((whole_numbers(rng, 1, 2, 1, 3, 3),), 0, 1), (0, 1))
     assert compute.cancels == [flag]
 
@@ -295,7 +298,8 @@ def test_beside_operands_and_result_there_is_only_the_predicted_workspace(
         beside.append(live.live)
         return functional.fused_conv3d(*given, **more)
 
-    backend = NativeBackend(weights, compute=watched)
+    backend = NativeBackend(weights)
+    backend.compute = watched
     x = normal(rng, 1, 64, 6, 24, 24, dtype=dtype)
     pieces, frames = Pieces((x[:, :, :3], x[:, :, 3:]), 0, 6), (0, 11 if up[0] == 2 else 6)
     affine = (torch.ones(64), torch.zeros(64)) if kind == "group" else None

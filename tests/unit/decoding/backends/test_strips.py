@@ -38,7 +38,13 @@ def make(request: pytest.FixtureRequest) -> Any:
     if request.param == "core" and not _native.available:
         pytest.skip("the C core is not built here")
     compute = FusedConv3d() if request.param == "double" else None
-    return lambda dtype: NativeBackend(ModuleWeights(dtype, CPU), compute=compute)
+
+    def made(dtype: Any) -> NativeBackend:
+        backend = NativeBackend(ModuleWeights(dtype, CPU))
+        backend.compute = compute
+        return backend
+
+    return made
 
 
 def cuts(rng: random.Random, rows: int) -> list[tuple[int, int]]:

@@ -64,7 +64,7 @@ def test_wans_own_layout_encodes_alike(kind: str) -> None:
     wanted = unsplit_moments(vae, pixels)
     assert relative_error(family.encode(PlainEngine(), pixels), wanted) <= 1e-5
     with pytest.raises(TypeError, match="gives the latent's mean only"):
-        family.whole_encode(pixels)
+        family.whole(pixels, encode=True)
 
 
 @pytest.mark.parametrize("kind", ["image", "hunyuan", "hunyuan15"])
@@ -91,11 +91,11 @@ def test_latent_diffusions_layout_encodes_as_its_own_unsplit_code(kind: str) -> 
     got = family.encode(PlainEngine(), pixels)
     if kind == "hunyuan15":
         with pytest.raises(TypeError, match="gives the latent's mean only"):
-            family.whole_encode(pixels)
+            family.whole(pixels, encode=True)
         original.encoder.carried = False
         wanted = original.encoder(pixels)
     else:
-        wanted = family.whole_encode(pixels)
+        wanted = family.whole(pixels, encode=True)
     assert relative_error(got, wanted) <= 1e-5
 
 
@@ -156,7 +156,7 @@ def test_ltxs_own_layout_decodes_and_encodes_as_its_own_code(kind: str, border: 
     assert relative_error(made, wanted) <= 1e-5
     pixels = tiny_pixels(9, 2 * family.factor[1], 3 * family.factor[1])
     with torch.no_grad():
-        wanted = family.whole_encode(pixels)
+        wanted = family.whole(pixels, encode=True)
     assert relative_error(family.encode(PlainEngine(), pixels), wanted) <= 1e-5
 
 

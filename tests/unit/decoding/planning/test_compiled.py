@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 import how_much  # noqa: E402
+import warm_start  # noqa: E402
 from decode_doubles import tiny_latents, tiny_vae, unsplit  # noqa: E402
 from program_doubles import carried_out  # noqa: E402
 
@@ -248,15 +247,10 @@ def test_one_tile_is_the_work_of_the_decode_in_chunks() -> None:
 
 
 def test_measured_peaks_stay_below_the_planned_ones() -> None:
-    """Two (the gate: one), each in a fresh process; tests/long/check_planned_peak.py has more."""
+    """Two (the gate: one), each in a process forked from one that has only imported;
+    tests/long/check_planned_peak.py has more."""
     seeds = how_much.of(("106",), ("100", "106"))
-    done: Any = subprocess.run(
-        [sys.executable, str(CHECK), "--replay", *seeds],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    done = warm_start.run(str(CHECK), "--replay", *seeds, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(seeds)} within their plan" in done.stdout
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hy3d_rocm.diagnose.doctor.basic import collect
-from hy3d_rocm.diagnose.doctor.report import columns, sections
+from hy3d_rocm.diagnose.doctor.examination import columns, sections
 from hy3d_rocm.diagnose.env import rules
 from hy3d_rocm.diagnose.env.machine import Machine
 
@@ -71,7 +71,7 @@ def test_a_broken_torch_is_a_fact_and_no_crash(monkeypatch: pytest.MonkeyPatch) 
 def test_a_wrong_cpu_level_is_a_fact_and_no_crash() -> None:
     code = (
         "from hy3d_rocm.diagnose.doctor.basic import collect\n"
-        "from hy3d_rocm.diagnose.doctor.report import columns, sections\n"
+        "from hy3d_rocm.diagnose.doctor.examination import columns, sections\n"
         "facts = collect(torch={'error': 'not asked'})\n"
         "print(columns(sections(facts, whole=False)))"
     )

@@ -14,9 +14,8 @@ from doctor_machines import changed, healthy, put
 import hy3d_rocm
 from hy3d_rocm import cli
 from hy3d_rocm.diagnose.doctor import examination
-from hy3d_rocm.diagnose.doctor.examination import judge
+from hy3d_rocm.diagnose.doctor.examination import Examination, judge
 from hy3d_rocm.diagnose.doctor.finding import Finding, Severity
-from hy3d_rocm.diagnose.doctor.report import Examination
 
 
 def sick(folder: Path) -> Examination:

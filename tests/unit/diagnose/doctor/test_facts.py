@@ -326,7 +326,12 @@ def made_up_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("made_up_tiers")
-def test_tiers_that_hang_and_fail_are_told_from_those_that_work() -> None:
+def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The child that is asked for attention imports torch: on a busy machine for longer than the two
+    # seconds that are its share here.
+    monkeypatch.setattr(selftest, "ask", lambda call, limit_s: ask(call, limit_s=40))
     start = time.monotonic()
     told: list[str] = []
     facts = selftest.run(torch_says(), 9.0, tell=told.append)

@@ -37,12 +37,12 @@ from windows_machines import (
 from hy3d_rocm.diagnose.doctor import examination
 from hy3d_rocm.diagnose.doctor.examination import (
     FOLDER,
+    Examination,
     judge,
     rules_of_file,
     table,
 )
 from hy3d_rocm.diagnose.doctor.finding import Finding, Rule, Severity
-from hy3d_rocm.diagnose.doctor.report import Examination
 from hy3d_rocm.diagnose.env.rules import public_value
 
 E, W, A = Severity.ERROR, Severity.WARNING, Severity.ADVICE

@@ -34,13 +34,13 @@ from hy3d_rocm.diagnose import cards as all_cards
 from hy3d_rocm.diagnose.doctor import examination, windows
 from hy3d_rocm.diagnose.doctor.examination import (
     FOLDER,
+    Examination,
     collect,
     judge,
     rules_of_file,
 )
 from hy3d_rocm.diagnose.doctor.finding import Facts as Seen
 from hy3d_rocm.diagnose.doctor.finding import Severity
-from hy3d_rocm.diagnose.doctor.report import Examination
 from hy3d_rocm.diagnose.doctor.windows import System
 from hy3d_rocm.diagnose.env import machine
 from hy3d_rocm.diagnose.env.machine import Machine

@@ -8,7 +8,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hy3d_rocm.diagnose.env import allocator, rules
+from hy3d_rocm.diagnose.env import checks as allocator
+from hy3d_rocm.diagnose.env import rules
 from hy3d_rocm.diagnose.env.machine import Machine, parse_version
 from hy3d_rocm.diagnose.env.rules import Finding
 

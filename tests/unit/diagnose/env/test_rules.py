@@ -69,6 +69,9 @@ ROWS: dict[str, Row] = {
     "expandable-segments-unsupported": (HIP, EXPANDABLE, "expandable_segments:False", STRIX, {}),
     "expandable-segments-old-rocm": (HIP, EXPANDABLE, "backend:native", MIXED_ROCM, {}),
     "expandable-segments-hang": (HIP, EXPANDABLE, "expandable_segments:False", NEW, {}),
+    "expandable-segments-zeros": (
+        HIP, "expandable_segments:True,max_split_size_mb:512", EXPANDABLE, NEWEST, {},
+    ),
     "garbage-collection-threshold": (
         HIP, "garbage_collection_threshold:0.8",
         "garbage_collection_threshold:0.8,per_process_memory_fraction:0.9", NEW, {},
@@ -144,6 +147,7 @@ ELSEWHERE: dict[str, Machine] = {
     "expandable-segments-unsupported": NEW,
     "expandable-segments-old-rocm": NEW,
     "expandable-segments-hang": STRIX,
+    "expandable-segments-zeros": NEW,
     "find-mode-filled": STRIX,
     "channels-last": INSTINCT,
     "channels-last-default": NEW,

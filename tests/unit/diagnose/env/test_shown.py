@@ -206,7 +206,7 @@ def test_our_log_lines_are_safe_in_a_process_whose_streams_are_not_ours() -> Non
 
 def test_progress_lines_and_log_lines_go_through_the_same_stream() -> None:
     code = (
-        "import logging, sys; from hy3d_rocm.diagnose.env.streams import printed_safely\n"
+        "import logging, sys; from hy3d_rocm.diagnose.env.shown import printed_safely\n"
         "with printed_safely():\n"
         "    logging.basicConfig(format='%(message)s')\n"
         "    sys.stderr.write('\\rasking ...\\n')\n"

@@ -12,7 +12,7 @@ from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED,
 
 from hy3d_rocm.cli import build_parser
 from hy3d_rocm.diagnose.command import run_diagnose_command
-from hy3d_rocm.diagnose.env.streams import printed_safely
+from hy3d_rocm.diagnose.env.shown import printed_safely
 from hy3d_rocm.diagnose.log.report import WIDTH
 from hy3d_rocm.diagnose.log.rules import by_id
 

@@ -6,9 +6,10 @@ import hashlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
-from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED, Case, all_cases
+from diagnose_cases import BLOCKS, FRAMEPACK_START, OFFLOADED, OURS, VAE_LOADED, all_cases
 from diagnose_cases import excerpts as read_excerpts
 from places import ROOT
 
@@ -29,9 +30,10 @@ def examined(text: str) -> Examination:
     return examine(lines_of_text(text))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.source[-44:])
-def test_each_log_gets_its_causes_in_order_and_no_other(case: Case) -> None:
-    assert ids(case.text) == case.expected
+def test_each_log_gets_its_causes_in_order_and_no_other() -> None:
+    found = [(case.source, ids(case.text), case.expected) for case in CASES]
+    assert [one for one in found if one[1] != one[2]] == []
+    assert len(found) > 800
 
 
 def test_the_excerpts_are_many_short_linked_and_known_by_the_table() -> None:
@@ -54,10 +56,14 @@ def test_every_rule_has_a_log() -> None:
     assert by_id().keys() == {name for case in CASES for name in case.expected}
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in by_id().values() if rule.patterns], ids=lambda r: r.id
-)
-def test_each_pattern_is_needed_by_a_line_that_it_alone_matches(rule: Rule) -> None:
+def test_each_pattern_is_needed_by_a_line_that_it_alone_matches() -> None:
+    rules = [rule for rule in by_id().values() if rule.patterns]
+    assert len(rules) > 150
+    assert [words for rule in rules for words in needless(rule)] == []
+
+
+def needless(rule: Rule) -> Iterator[str]:
+    """Of its patterns those that are matched by no case of their own."""
     texts = [
         " ".join(part.split())
         for case in CASES
@@ -67,9 +73,10 @@ def test_each_pattern_is_needed_by_a_line_that_it_alone_matches(rule: Rule) -> N
     for pattern in rule.patterns:
         mine = re.compile(pattern, re.IGNORECASE)
         others = [re.compile(other, re.I) for other in rule.patterns if other != pattern]
-        assert any(
+        if not any(
             mine.search(text) and not any(other.search(text) for other in others) for text in texts
-        ), f"{pattern!r} is matched by no case of its own"
+        ):
+            yield f"{rule.id}: {pattern!r}"
 
 
 def test_the_table_is_complete_and_its_words_are_in_its_patterns_lines() -> None:

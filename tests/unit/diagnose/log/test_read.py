@@ -153,8 +153,7 @@ def seconds(data: bytes, enough: float = 0.0) -> float:
     return min(times)
 
 
-@pytest.mark.parametrize("name", ADVERSARIES)
-@pytest.mark.parametrize("end", ["", "\n"], ids=["one line", "many lines"])
+@pytest.mark.parametrize(("name", "end"), how_much.in_turns(ADVERSARIES, ("", "\n")))
 def test_time_is_linear_in_the_length_of_the_log(name: str, end: str) -> None:
     piece = (ADVERSARIES[name] + end).encode()
     count = 12_000 // len(piece)

@@ -14,10 +14,13 @@ import check_gfx
 import check_raster_gfx as gfx
 import check_raster_gpu as interpreted
 import how_much
+import interpreted_checks
 import pytest
 import raster_gpu_scenes as scenes
 import torch
+import warm_start
 from places import ROOT
+from triton_device import INTERPRETER
 
 from hy3d_rocm.raster.gpu import dispatch
 from tools.dev import compile as compiling
@@ -33,7 +36,11 @@ ARCHES = ("gfx942", "gfx1100")
 @needs_triton
 @pytest.mark.timeout(300)
 def test_interpreted_kernels_draw_the_c_cores_picture_bit_for_bit() -> None:
-    result = interpreted.spawn(SEED, 0, COUNT, workers=1)
+    if warm_start.IS_THERE:
+        asked = {"seed": SEED, "first": 0, "count": COUNT, "step": 1, "device": INTERPRETER}
+        (result,) = interpreted_checks.results(("check_raster_gpu", asked))
+    else:
+        result = interpreted.spawn(SEED, 0, COUNT, workers=1)
     assert not result["failed"], "\n".join(result["failed"])
     assert result["scenes"] == COUNT
     assert result["covered"] > 100

@@ -3,15 +3,20 @@ promises beside numbers."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import check_fused
 import check_fused_gfx
 import check_gfx
+import interpreted_checks
 import pytest
 import torch
+import warm_start
+from live_storages import LiveStorages
 from program_doubles import graph_of, rules
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton_device import INTERPRETER
 
 from hy3d_rocm.conv import attention
 from hy3d_rocm.conv.triton.configs import Config
@@ -28,7 +33,11 @@ COUNT, SEED = 6, 7
 
 @pytest.mark.timeout(300)
 def test_random_layers_equal_the_plain_reading_and_stay_within_the_bound() -> None:
-    result = check_fused.spawn(SEED, 0, COUNT, workers=1)
+    if warm_start.IS_THERE:
+        asked = {"seed": SEED, "first": 0, "count": COUNT, "step": 1, "device": INTERPRETER}
+        (result,) = interpreted_checks.results(("check_fused", asked))
+    else:
+        result = check_fused.spawn(SEED, 0, COUNT, workers=1)
     assert not result["failed"], "\n".join(result["failed"])
     assert result["cases"] == COUNT
     assert result["addresses"] > 100_000
@@ -124,6 +133,19 @@ def test_the_workspace_is_never_more_than_was_said(monkeypatch: pytest.MonkeyPat
         assert mode.taken <= said, f"seed {SEED}, index {index}"
 
 
+@pytest.mark.parametrize("folds", [(True, True), (False, True)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_sums_of_taps_take_no_more_than_a_packed_weight_beside_it(
+    dtype: torch.dtype, folds: tuple[bool, bool]
+) -> None:
+    """workspace() counts that."""
+    weight = torch.rand(128, 96, 3, 3, 3, dtype=dtype)
+    job: Any = SimpleNamespace(kernel=(3, 3, 3), folds=folds, outputs=128)
+    with LiveStorages([weight], weight.device) as live:
+        packed, _ = fused.pack(weight, None, job, "")
+    assert live.peak - packed.nbytes <= packed.nbytes
+
+
 @pytest.mark.parametrize(
     ("arch", "dtype", "width", "composed"),
     [("gfx1100", torch.float16, 264, 0), ("gfx1100", torch.float32, 264, 1),
@@ -204,9 +226,10 @@ def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
     [("gfx1100", 512, torch.bfloat16, True), ("gfx1201", 384, torch.float16, True),
      ("gfx942", 1024, torch.bfloat16, True), ("gfx1100", 256, torch.bfloat16, False),
      ("gfx1100", 388, torch.bfloat16, False), ("gfx1100", 512, torch.float32, False),
-     ("gfx1030", 512, torch.float16, False), ("sm_90", 512, torch.bfloat16, False)],
+     ("gfx1030", 512, torch.float16, False), ("sm_90", 512, torch.bfloat16, True),
+     ("sm_86", 512, torch.bfloat16, False)],
 )  # fmt: skip
-def test_large_heads_are_attended_by_the_kernel_on_amd_cards(
+def test_large_heads_are_attended_by_the_kernel_where_it_was_checked(
     arch: str, size: int, dtype: torch.dtype, expected: bool
 ) -> None:
     backend = TritonBackend(check_fused.Plain("meta"), "meta", Target(arch, 4))
