@@ -221,8 +221,12 @@ class TritonBackend(TorchBackend):
                 super().attend(q, room, target, ranges, check)
             return
         check()
-        operands = (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1])
-        self._launch(Part(made, None, None, None), operands)
+        part = Part(made, None, None, None)
+        self._launch(part, (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1]))
+        if self.device.type in self.checked_on and (new := _launched(self.device, [part]) - _sound):
+            with selfcheck.safely():
+                selfcheck.check_attention(q, room, target, ranges)
+                _sound.update(new)
 
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """As TorchBackend.attends."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from hy3d_rocm.conv.errors import BadResultError, described
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import torch_ops
+from hy3d_rocm.decoding.backends.attention import KeyRanges
 from hy3d_rocm.decoding.backends.statistics import Affine
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range
 
@@ -35,6 +36,7 @@ _TF32 = 2.0**-10
 _SPLIT_TF32 = 2.0**-20  # float32 as three products of TF32
 _LARGEST_TILE = 256  # positions
 _AT_ONCE = 1 << 18  # values in float64
+_KEYS = 1024  # likewise
 _picker = random.Random()
 
 
@@ -105,16 +107,7 @@ class Watch:
         device; takes some 10 MB of it."""
         for frame, held in zip(self.frames, self.held, strict=True):
             exact, bound = self._exact(frame, held, weight, bias, uses_tf32, made.dtype)
-            got = _at(made, frame)
-            judged = exact.isfinite() & (exact.abs() <= torch.finfo(made.dtype).max)
-            wrong = judged & ~((got - exact).abs() <= bound)
-            if bool(wrong.any()):
-                at = int(torch.where(wrong, (got - exact).abs(), -1).nan_to_num(torch.inf).argmax())
-                found, meant, most = (float(t.flatten()[at]) for t in (got, exact, bound))
-                raise WrongKernelError(
-                    f"{int(wrong.sum())} of {wrong.numel()} outputs are wrong; one is {found:.6g} "
-                    f"instead of {meant:.6g} (bound {most:.2g})"
-                )
+            _compare(_at(made, frame), exact, bound, made.dtype)
         if moments is not None:
             self._check_moments(made, moments)
 
@@ -269,6 +262,53 @@ def _drawn(n: int, count: int) -> list[int]:
 def _some(count: int, most: int) -> list[int]:
     """The first, the last and some between."""
     return sorted({0, count - 1, *_drawn(count, most - 2)})
+
+
+def check_attention(q: Tensor, room: Tensor, target: Tensor, ranges: KeyRanges) -> None:
+    """As Watch.check(), of softmax(q k^T) v: q (1, heads, queries, D), keys and values in room
+    (2, heads, keys, D), target (heads, queries, D)."""
+    unit, size = _UNIT[q.dtype], q.shape[3]
+    for frame in sorted({0, ranges.frames - 1}):
+        head, seen = _picker.randrange(q.shape[1]), ranges.of(frame, room.shape[2])
+        at = torch.tensor(
+            [frame * ranges.tokens + n for n in (*_drawn(ranges.tokens, 1), ranges.tokens - 1)],
+            device=q.device,
+        )
+        queries = q[0, head, at].double()[:, None]  # (n, 1, D)
+        keys, values = room[0, head, seen], room[1, head, seen]
+        count = len(keys)
+        scores, sizes = q.new_empty(len(at), count, dtype=torch.float64), queries.new_zeros(len(at))
+        for first in range(0, count, _KEYS):
+            products = queries * keys[first : first + _KEYS].double()
+            scores[:, first : first + _KEYS] = products.sum(2) * size**-0.5
+            sizes = torch.maximum(sizes, products.abs_().sum(2).amax(1) * size**-0.5)
+        weights = scores.softmax(1)
+        exact, large = (queries.new_zeros(len(at), size) for _ in range(2))
+        for first in range(0, count, _KEYS):
+            products = (
+                weights[:, first : first + _KEYS, None] * values[first : first + _KEYS].double()
+            )
+            exact, large = exact + products.sum(1), large + products.abs_().sum(1)
+        # A score is a sum of D products, scaled once; an exponential has that error and its own;
+        # sums of weights are as many roundings as there are keys. Weights are rounded once.
+        off = ((size + 8) * _U * sizes + 8 * _U)[:, None]
+        off = 2 * torch.expm1(2 * off) + 2 * (count + 8) * _U + unit
+        bound = off * large
+        bound = bound + unit * (exact.abs() + bound) + _TINY[q.dtype] * (1 + count)
+        _compare(target[head, at].double(), exact, bound, q.dtype)
+
+
+def _compare(got: Tensor, exact: Tensor, bound: Tensor, dtype: torch.dtype) -> None:
+    # What is not finite, or too large for the type, is the input's fault.
+    judged = exact.isfinite() & (exact.abs() <= torch.finfo(dtype).max)
+    wrong = judged & ~((got - exact).abs() <= bound)
+    if bool(wrong.any()):
+        at = int(torch.where(wrong, (got - exact).abs(), -1).nan_to_num(torch.inf).argmax())
+        found, meant, most = (float(t.flatten()[at]) for t in (got, exact, bound))
+        raise WrongKernelError(
+            f"{int(wrong.sum())} of {wrong.numel()} outputs are wrong; one is {found:.6g} "
+            f"instead of {meant:.6g} (bound {most:.2g})"
+        )
 
 
 _distrusted: dict[str, str] = {}

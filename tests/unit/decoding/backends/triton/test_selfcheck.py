@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 import check_fused
+import fused_cases
 import pytest
 import torch
 from decode_doubles import tiny_latents, tiny_vae
@@ -94,6 +95,17 @@ def test_wrong_moments_are_found() -> None:
             wrong = Moments(moments.count, moments.mean + mean, moments.deviations + deviations)
             with pytest.raises(WrongKernelError, match="mean or variance"):
                 watch.check(result, weight, bias, uses_tf32=False, moments=wrong)
+
+
+def test_attention_is_checked() -> None:
+    for index in range(24):
+        case = fused_cases.random_attention(SEED, index)
+        q, room, ranges, (exact, _) = fused_cases.attended(case, SEED)
+        result = exact.to(q.dtype)
+        selfcheck.check_attention(q, room, result, ranges)
+        for wrong in (result * 3 + 1, result.flip(2) + 1, torch.full_like(result, float("nan"))):
+            with pytest.raises(WrongKernelError, match="outputs are wrong; one is"):
+                selfcheck.check_attention(q, room, wrong, ranges)
 
 
 def test_an_input_that_is_not_finite_is_no_kernels_fault() -> None:
