@@ -1,9 +1,8 @@
 """What the kernels make of a layer, held against exact sums at random outputs.
 
 A kernel that was compiled wrongly gives a picture, not an error: Triton 3.7 makes some loops wrong
-on RDNA3 (https://github.com/triton-lang/triton/issues/11378). So the first result of each form of a
-layer is looked at once in a process: what the outputs read is gathered, normalised and summed in
-float64. The bound is that of roundings alone (docs/numerics.md), so a sound kernel never fails.
+on RDNA3 (https://github.com/triton-lang/triton/issues/11378). So what each kernel makes first in a
+process is looked at: what some outputs read is gathered, normalised and summed in float64. The bound is that of roundings alone (docs/numerics.md), so a sound kernel never fails.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ def safely() -> Iterator[None]:
 
 
 class _Frame(NamedTuple):
-    """Outputs of one frame. number: of the result; own: of the convolution's own. rows, columns:
-    (n,), phases: in space, (n,)."""
+    """Outputs of one frame. number: of the result; own: of the convolution's own, which a shuffle
+    makes several of: phase is which of them. rows, columns: (n,), of the result."""
 
     number: int
     own: int
