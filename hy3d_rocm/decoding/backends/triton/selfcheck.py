@@ -2,7 +2,8 @@
 
 A kernel that was compiled wrongly gives a picture, not an error: Triton 3.7 makes some loops wrong
 on RDNA3 (https://github.com/triton-lang/triton/issues/11378). So what each kernel makes first in a
-process is looked at: what some outputs read is gathered, normalised and summed in float64. The bound is that of roundings alone (docs/numerics.md), so a sound kernel never fails.
+process is looked at: what some outputs read is gathered, normalised and summed in float64. The
+bound is that of roundings alone (docs/numerics.md), so a sound kernel never fails.
 """
 
 from __future__ import annotations
