@@ -1,1 +1,1 @@
-"""Fused kernels: kernels.py (device code), work.py (launches in integers), backend.py."""
+"""Fused kernels: kernels.py (device code), work.py (launches), backend.py, selfcheck.py."""
