@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from hy3d_rocm.decoding.group import Group
     from hy3d_rocm.decoding.workers import Workers
 
-
 logger = logging.getLogger("hy3d_rocm")
 
 Result = TypeVar("Result")

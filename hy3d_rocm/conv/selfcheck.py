@@ -21,16 +21,16 @@ SAMPLES = 64
 # Tiers whose algorithm a library chooses: Winograd is one of MIOpen's and cuDNN's, and a BLAS
 # library may add the parts of a long sum in the data's own type.
 _FREE_ALGORITHM = frozenset({"current", "vendor", "conv2d", "native"})
-_UNIT = {
+UNIT = {
     torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11,
     torch.bfloat16: 2.0**-8,
 }  # fmt: skip
 _TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}  # half the smallest spacing
 # Matrix units of GPUs add with truncation, not to nearest: twice the unit roundoff (Fasi, Higham,
 # Mikaitis, Pranesh, Numerical behavior of NVIDIA tensor cores, 2021).
-_GPU_SUM_UNIT = 2.0**-23
+GPU_SUM_UNIT = 2.0**-23
 # TF32 keeps ten bits of each factor; cut off, not rounded, at worst.
-_TF32_UNIT = 2.0**-10
+TF32_UNIT = 2.0**-10
 # Row sums of |B|, |G| and |A| of Winograd's F(2, 3) are 2, 3/2 and 3; their product, squared for
 # two dimensions, is how much it may magnify the rounding of its transformed operands.
 _WINOGRAD = 81.0
@@ -135,20 +135,37 @@ def diagnose(call: ConvCall, result: torch.Tensor) -> Finding:
 
 
 def _compare(tier: str, call: ConvCall, sums: _Sums) -> Finding:
-    bound = _bound(call, sums)
-    error = (sums.got - sums.exact).abs()
-    # An input that is not finite makes exact values that are not: nothing to compare there.
-    judged = sums.exact.isfinite() & (sums.exact.abs() <= torch.finfo(call.spec.dtype).max)
-    wrong = judged & ~(error <= bound)  # NaN is wrong
-    if not bool(wrong.any()) or (tier in _FREE_ALGORITHM and _within_winograd(call, sums, judged)):
+    dtype, bound = call.spec.dtype, _bound(call, sums)
+    wrong = beyond(sums.got, sums.exact, bound, dtype)
+    if not bool(wrong.any()) or (tier in _FREE_ALGORITHM and _within_winograd(call, sums)):
         return SOUND
     if not bool(sums.got[wrong].isfinite().all()):
         return SOUND  # check() goes on to diagnose()
-    worst = int(torch.where(wrong, error, torch.zeros_like(error)).argmax())
-    return Finding(
-        "tier",
-        f"{int(wrong.sum())} of {len(error)} outputs are wrong; one is {float(sums.got[worst]):.6g}"
-        f" instead of {float(sums.exact[worst]):.6g} (bound {float(bound[worst]):.2g})",
+    return Finding("tier", wrong_words(sums.got, sums.exact, bound, wrong))
+
+
+def _judged(exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Where there is something to compare: an input that is not finite makes exact values that are
+    not, and what the type can't hold is no fault."""
+    return exact.isfinite() & (exact.abs() <= torch.finfo(dtype).max)
+
+
+def beyond(
+    got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Which values of type `dtype` are further from the exact ones than that; NaN is."""
+    return _judged(exact, dtype) & ~((got - exact).abs() <= bound)
+
+
+def wrong_words(
+    got: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor, wrong: torch.Tensor
+) -> str:
+    """How many are wrong, and the worst, for a sentence."""
+    worst = int(torch.where(wrong, (got - exact).abs(), -1).nan_to_num(torch.inf).argmax())
+    found, meant, most = (float(t.flatten()[worst]) for t in (got, exact, bound))
+    return (
+        f"{int(wrong.sum())} of {wrong.numel()} outputs are wrong; one is {found:.6g}"
+        f" instead of {meant:.6g} (bound {most:.2g})"
     )
 
 
@@ -156,12 +173,12 @@ def _slack(call: ConvCall, sums: _Sums) -> torch.Tensor:
     """|sum in the tier's arithmetic - exact|, before the last rounding; plus our own error."""
     spec = call.spec
     count = math.prod(spec.weight_size[1:]) + 1
-    unit = _UNIT[torch.float64]
+    unit = UNIT[torch.float64]
     if spec.dtype is not torch.float64:
-        unit = _GPU_SUM_UNIT if spec.device.type != "cpu" else _UNIT[torch.float32]
-    factor = _gamma(count, unit) + _gamma(count, _UNIT[torch.float64])
+        unit = GPU_SUM_UNIT if spec.device.type != "cpu" else UNIT[torch.float32]
+    factor = gamma(count, unit) + gamma(count, UNIT[torch.float64])
     if spec.dtype is torch.float32 and _may_use_tf32(spec):
-        factor += 2 * _TF32_UNIT + _TF32_UNIT**2
+        factor += 2 * TF32_UNIT + TF32_UNIT**2
     return factor * sums.size
 
 
@@ -170,25 +187,25 @@ def _bound(call: ConvCall, sums: _Sums) -> torch.Tensor:
     slack = _slack(call, sums)
     if call.spec.dtype not in _TINY:
         return slack
-    unit = _UNIT[call.spec.dtype]
+    unit = UNIT[call.spec.dtype]
     return slack + unit * (sums.exact.abs() + slack) + _TINY[call.spec.dtype]
 
 
-def _within_winograd(call: ConvCall, sums: _Sums, judged: torch.Tensor) -> bool:
+def _within_winograd(call: ConvCall, sums: _Sums) -> bool:
     """Whether the root mean square error is what a transform in the data's type may cause.
 
     A bound for each output would need the whole tile; rounding errors of different terms are as
     good as independent, so over many outputs the mean square is what tells noise from a fault.
     """
-    unit = _UNIT[call.spec.dtype]
+    unit, judged = UNIT[call.spec.dtype], _judged(sums.exact, call.spec.dtype)
     if call.spec.dtype is torch.float32 and _may_use_tf32(call.spec):
-        unit = _TF32_UNIT
+        unit = TF32_UNIT
     error = torch.where(judged, sums.got - sums.exact, torch.zeros_like(sums.got))
     allowed = _WINOGRAD * unit * torch.where(judged, sums.norm, torch.zeros_like(sums.norm))
     return bool(error.square().sum() <= allowed.square().sum())
 
 
-def _gamma(count: int, unit: float) -> float:
+def gamma(count: int, unit: float) -> float:
     return count * unit / (1 - count * unit)
 
 

@@ -61,9 +61,9 @@ class Failure:
 
 def failure_of(error: BaseException, on_cpu: bool) -> Failure:
     """What another way may cure; all else is raised again. on_cpu: the way computes there."""
-    known, text = classify(error), described(error, 1000)
     if isinstance(error, WrongKernelError):
         return Failure(WRONG_KERNEL, str(error))
+    known, text = classify(error), described(error, 1000)
     if known is None or known.kind is Kind.DEVICE_LOST:
         raise error
     if known.kind is not Kind.OUT_OF_MEMORY:

@@ -212,6 +212,7 @@ def check_attention(seed: int, index: int, device: str) -> float:
     import torch
 
     from hy3d_rocm.decoding.backends.attention import tokens_of
+    from hy3d_rocm.decoding.backends.triton import backend as fused
     from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 
     case = random_attention(seed, index)
@@ -222,12 +223,15 @@ def check_attention(seed: int, index: int, device: str) -> float:
     mixed = torch.full(size, float("nan"), dtype=q.dtype).to(place, memory_format=form)
     arch, tf32 = machine_of(device)
     backend = TritonBackend(Plain(place), place, Target(arch, 4, tf32))
-    backend.heads_of_torch = 0
+    backend.heads_of_torch, backend.checked_on = 0, ("cpu", "cuda")
+    fused._sound.clear()
     target = tokens_of(mixed, case.heads)
     q, room = q.to(place), room.to(place)
     if backend.attention_of(q, room, target, ranges) is None:
         raise RuntimeError(f"the kernel is not taken for {case}")
     backend.attend(q, room, target, ranges, lambda: None)
+    if not fused._sound:
+        raise RuntimeError("the backend did not check its first result")
     ratio = (target.cpu().double() - exact).abs() / bound
     return float(ratio.nan_to_num(nan=float("inf")).max())
 

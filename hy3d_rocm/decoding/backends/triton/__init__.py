@@ -1,1 +1,1 @@
-"""The fused decode on the kernels of conv/triton/, and a kernel for attention."""
+"""The fused decode on the kernels of conv/triton/, a kernel for attention, and selfcheck.py."""

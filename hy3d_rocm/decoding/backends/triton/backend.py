@@ -153,7 +153,7 @@ class TritonBackend(TorchBackend):
         if known is None:
             form = self._form(call, layer, source, frames, affine, add, moments, out)
             known = self._known[key] = _Layer(layer, form, self._parts(layer, form, affine))
-            if self.device.type in self.checked_on:
+            if form.works and self.device.type in self.checked_on:
                 self._unchecked.add(id(known))
         form = known.form
         if form.reason is not None:
@@ -171,7 +171,7 @@ class TritonBackend(TorchBackend):
         else:
             layout, dtype = form.layout, tensors[0].dtype
             made = torch.empty(form.size, dtype=dtype, device=self.device, memory_format=layout)
-        kept = self._carry_out(known, layer, source, frames, affine, start, made)
+        kept = self._carry_out(known, source, frames, affine, start, made)
         if form.by_copy and layer.shuffle is not None:  # few channels a phase
             return torch_ops.finished(made, layer.shuffle, frames, add, out), None
         if form.alone and add is not None:  # in the store its masks would cost all registers
@@ -181,14 +181,18 @@ class TritonBackend(TorchBackend):
         return made, kept
 
     def _carry_out(
-        self, known: _Layer, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
+        self, known: _Layer, source: Pieces, frames: Range, affine: Affine | None,
         start: Tensor | None, made: Tensor,
     ) -> Moments | None:  # fmt: skip
         """All launches, into `made`. start: what they add to."""
-        watch, new = None, set[Any]()
+        layer, form, samples, new = known.layer, known.form, None, set[Any]()
         if id(known) in self._unchecked and (new := _launched(self.device, known.parts) - _sound):
+            is_shuffled = layer.shuffle is not None and not form.by_copy
             with selfcheck.safely():
-                watch = self._watch(layer, source, frames, known.form, affine, start)
+                samples = selfcheck.Samples(
+                    layer, source, frames, form.size, affine or known.parts[0].factors,
+                    is_shuffled, start,
+                )  # fmt: skip
         every, at = [], 0
         for part in known.parts:
             end = at + part.work.job.out_frames
@@ -196,23 +200,14 @@ class TritonBackend(TorchBackend):
             at = end
         kept = [m for m in every if m is not None]
         moments = statistics.combine(kept) if kept else None
-        if watch is not None:
+        if samples is not None:
             with selfcheck.safely():
                 tf32 = self.target().tf32 and source.tensors[0].dtype is torch.float32
                 bias = self.weights.of(layer.module, "bias")
-                watch.check(made, self._weight(layer), bias, tf32, moments)
+                samples.check(made, self._weight(layer), bias, tf32, moments)
                 _sound.update(new)
         self._unchecked.discard(id(known))
         return moments
-
-    def _watch(
-        self, layer: Conv, source: Pieces, frames: Range, form: _Form, affine: Affine | None,
-        add: Tensor | None,
-    ) -> selfcheck.Watch:  # fmt: skip
-        if affine is None and layer.norm is not None:
-            affine = self._affine(layer.norm, source.tensors[0].shape[1])
-        is_shuffled = layer.shuffle is not None and not form.by_copy
-        return selfcheck.Watch(layer, source, frames, form.size, affine, is_shuffled, add)
 
     def attend(
         self, q: Tensor, room: Tensor, target: Tensor, ranges: attention.KeyRanges,
@@ -226,8 +221,12 @@ class TritonBackend(TorchBackend):
                 super().attend(q, room, target, ranges, check)
             return
         check()
-        operands = (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1])
-        self._launch(Part(made, None, None, None), operands)
+        part = Part(made, None, None, None)
+        self._launch(part, (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1]))
+        if self.device.type in self.checked_on and (new := _launched(self.device, [part]) - _sound):
+            with selfcheck.safely():
+                selfcheck.check_attention(q, room, target, ranges)
+                _sound.update(new)
 
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """As TorchBackend.attends."""

@@ -1,9 +1,9 @@
 """What the kernels make of a layer, held against exact sums at random outputs.
 
 A kernel that was compiled wrongly gives a picture, not an error: Triton 3.7 makes some loops wrong
-on RDNA3 (https://github.com/triton-lang/triton/issues/11378). So the first result of each form of a
-layer is looked at once in a process: what the outputs read is gathered, normalised and summed in
-float64. The bound is that of roundings alone (docs/numerics.md), so a sound kernel never fails.
+on RDNA3 (https://github.com/triton-lang/triton/issues/11378). So what each kernel makes first in a
+process is looked at: what some outputs read is gathered, normalised and summed in float64. The
+bound is that of roundings alone (docs/numerics.md), so a sound kernel never fails.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm.conv.errors import BadResultError, described
+from hy3d_rocm.conv.selfcheck import GPU_SUM_UNIT, TF32_UNIT, UNIT, beyond, gamma, wrong_words
 from hy3d_rocm.decoding import geometry
 from hy3d_rocm.decoding.backends import torch_ops
+from hy3d_rocm.decoding.backends.attention import KeyRanges
 from hy3d_rocm.decoding.backends.statistics import Affine
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range
 
@@ -28,13 +30,11 @@ _log = logging.getLogger("hy3d_rocm")
 
 # Of so many frames so many positions, and so many channels of each.
 _FRAMES, _PLACES, _CHANNELS = 3, 8, 2
-_UNIT = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 _TINY = {torch.float32: 2.0**-149, torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
-_U = 2.0**-23  # matrix units add with truncation: twice float32's
-_TF32 = 2.0**-10
 _SPLIT_TF32 = 2.0**-20  # float32 as three products of TF32
 _LARGEST_TILE = 256  # positions
 _AT_ONCE = 1 << 18  # values in float64
+_KEYS = 1024  # likewise
 _picker = random.Random()
 
 
@@ -55,8 +55,8 @@ def safely() -> Iterator[None]:
 
 
 class _Frame(NamedTuple):
-    """Outputs of one frame. number: of the result; own: of the convolution's own. rows, columns:
-    (n,), phases: in space, (n,)."""
+    """Outputs of one frame. number: of the result; own: of the convolution's own, which a shuffle
+    makes several of: phase is which of them. rows, columns: (n,), of the result."""
 
     number: int
     own: int
@@ -66,7 +66,7 @@ class _Frame(NamedTuple):
     channels: Tensor  # (n, m)
 
 
-class Watch:
+class Samples:
     """The outputs that are looked at of one result. size: of the result (1, C, T, H, W), before a
     shuffle that the kernels leave to torch (is_shuffled: they do it). add: what the kernels add to,
     which is read now: the result may be made in its place. affine: of a norm over the channels, the
@@ -80,7 +80,7 @@ class Watch:
         self.shuffle = layer.shuffle if is_shuffled else None
         self.device = source.tensors[0].device
         self.frames = [self._frame(number, frames, size) for number in _some(size[2], _FRAMES)]
-        self.held = [None if add is None else _at(add, frame) for frame in self.frames]
+        self.residuals = [None if add is None else _at(add, frame) for frame in self.frames]
 
     def _frame(self, number: int, frames: Range, size: tuple[int, ...]) -> _Frame:
         own, phase, shuffle = frames[0] + number, 0, self.shuffle
@@ -103,18 +103,9 @@ class Watch:
     ) -> None:  # fmt: skip
         """WrongKernelError where values, or moments, are not those of the layer. Waits for the
         device; takes some 10 MB of it."""
-        for frame, held in zip(self.frames, self.held, strict=True):
-            exact, bound = self._exact(frame, held, weight, bias, uses_tf32, made.dtype)
-            got = _at(made, frame)
-            judged = exact.isfinite() & (exact.abs() <= torch.finfo(made.dtype).max)
-            wrong = judged & ~((got - exact).abs() <= bound)
-            if bool(wrong.any()):
-                at = int(torch.where(wrong, (got - exact).abs(), -1).nan_to_num(torch.inf).argmax())
-                found, meant, most = (float(t.flatten()[at]) for t in (got, exact, bound))
-                raise WrongKernelError(
-                    f"{int(wrong.sum())} of {wrong.numel()} outputs are wrong; one is {found:.6g} "
-                    f"instead of {meant:.6g} (bound {most:.2g})"
-                )
+        for frame, residual in zip(self.frames, self.residuals, strict=True):
+            exact, bound = self._exact(frame, residual, weight, bias, uses_tf32, made.dtype)
+            _compare(_at(made, frame), exact, bound, made.dtype)
         if moments is not None:
             self._check_moments(made, moments)
 
@@ -130,7 +121,7 @@ class Watch:
         mean = total / moments.count
         deviations = squares - moments.count * mean**2
         # As tests/long/check_fused.py: of a tile mean and squares are summed in float32.
-        slack = (_LARGEST_TILE + 16) * _U
+        slack = (_LARGEST_TILE + 16) * GPU_SUM_UNIT
         wrong = (moments.mean[channel] - mean).abs() > slack * most
         allowed = slack * (deviations + 12 * moments.count * most**2)
         wrong |= (moments.deviations[channel] - deviations).abs() > allowed
@@ -138,7 +129,7 @@ class Watch:
             raise WrongKernelError("the mean or variance of a channel is wrong")
 
     def _exact(
-        self, frame: _Frame, held: Tensor | None, weight: Tensor, bias: Tensor | None,
+        self, frame: _Frame, residual: Tensor | None, weight: Tensor, bias: Tensor | None,
         uses_tf32: bool, dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """(n, m) of the outputs and of what roundings may add to them, float64."""
@@ -165,17 +156,17 @@ class Watch:
         exact = (window * of_output).sum(2)
         size = ((window.abs() + error) * of_output.abs()).sum(2)
         moved = (error * of_output.abs()).sum(2)
-        for more in (added, held):
+        for more in (added, residual):
             if more is not None:
                 exact, size = exact + more, size + more.abs()
         count = of_output.shape[2] + 2
-        factor = count * _U / (1 - count * _U) + 2.0**-40
-        unit = _UNIT[dtype]
+        factor = gamma(count, GPU_SUM_UNIT) + 2.0**-40
+        unit = UNIT[dtype]
         if dtype is torch.float32:
-            factor += 2 * _TF32 + _TF32**2 if uses_tf32 else _SPLIT_TF32
+            factor += 2 * TF32_UNIT + TF32_UNIT**2 if uses_tf32 else _SPLIT_TF32
         if math.prod(layer.up) > 1:  # sums of weights are rounded once
             factor += unit
-        if held is not None:
+        if residual is not None:
             factor += unit
         bound = moved + factor * size
         return exact, bound + unit * (exact.abs() + bound) + _TINY[dtype]
@@ -217,15 +208,15 @@ class Watch:
             factor, summand = (a.view(-1, 1, 1) for a in (factor, summand))
             # Sums over C values and the few operations around them, each within one rounding; an
             # addition's operands may cancel, so that sizes count, not results.
-            error = (2 * count + 24) * _U * (factor.abs() + 4 * _U) * size
-            error = error + 8 * _U * (summand.abs() + 2)
+            error = (2 * count + 24) * GPU_SUM_UNIT * (factor.abs() + 4 * GPU_SUM_UNIT) * size
+            error = error + 8 * GPU_SUM_UNIT * (summand.abs() + 2)
             x = plain * factor + summand
         if layer.act == "silu":
             # The slope is below 1.1; exp, its sum and the quotient are a few roundings.
-            error = 1.1 * error + 16 * _U * (x.abs() + error)
+            error = 1.1 * error + 16 * GPU_SUM_UNIT * (x.abs() + error)
             x = torch.nn.functional.silu(x)
         if norm is not None or layer.act is not None:
-            error = error + _UNIT[dtype] * (x.abs() + error) + _TINY[dtype]
+            error = error + UNIT[dtype] * (x.abs() + error) + _TINY[dtype]
         return x, error
 
 
@@ -269,6 +260,46 @@ def _drawn(n: int, count: int) -> list[int]:
 def _some(count: int, most: int) -> list[int]:
     """The first, the last and some between."""
     return sorted({0, count - 1, *_drawn(count, most - 2)})
+
+
+def check_attention(q: Tensor, room: Tensor, target: Tensor, ranges: KeyRanges) -> None:
+    """As Samples.check(), of softmax(q k^T) v: q (1, heads, queries, D), keys and values in room
+    (2, heads, keys, D), target (heads, queries, D)."""
+    unit, size = UNIT[q.dtype], q.shape[3]
+    for frame in sorted({0, ranges.frames - 1}):
+        head, seen = _picker.randrange(q.shape[1]), ranges.of(frame, room.shape[2])
+        at = torch.tensor(
+            [frame * ranges.tokens + n for n in (*_drawn(ranges.tokens, 1), ranges.tokens - 1)],
+            device=q.device,
+        )
+        queries = q[0, head, at].double()[:, None]  # (n, 1, D)
+        keys, values = room[0, head, seen], room[1, head, seen]
+        count = len(keys)
+        scores, sizes = q.new_empty(len(at), count, dtype=torch.float64), queries.new_zeros(len(at))
+        for first in range(0, count, _KEYS):
+            products = queries * keys[first : first + _KEYS].double()
+            scores[:, first : first + _KEYS] = products.sum(2) * size**-0.5
+            sizes = torch.maximum(sizes, products.abs_().sum(2).amax(1) * size**-0.5)
+        weights = scores.softmax(1)
+        exact, large = (queries.new_zeros(len(at), size) for _ in range(2))
+        for first in range(0, count, _KEYS):
+            products = (
+                weights[:, first : first + _KEYS, None] * values[first : first + _KEYS].double()
+            )
+            exact, large = exact + products.sum(1), large + products.abs_().sum(1)
+        # A score is a sum of D products, scaled once; an exponential has that error and its own;
+        # sums of weights are as many roundings as there are keys. Weights are rounded once.
+        off = ((size + 8) * GPU_SUM_UNIT * sizes + 8 * GPU_SUM_UNIT)[:, None]
+        off = 2 * torch.expm1(2 * off) + 2 * (count + 8) * GPU_SUM_UNIT + unit
+        bound = off * large
+        bound = bound + unit * (exact.abs() + bound) + _TINY[q.dtype] * (1 + count)
+        _compare(target[head, at].double(), exact, bound, q.dtype)
+
+
+def _compare(got: Tensor, exact: Tensor, bound: Tensor, dtype: torch.dtype) -> None:
+    wrong = beyond(got, exact, bound, dtype)
+    if bool(wrong.any()):
+        raise WrongKernelError(wrong_words(got, exact, bound, wrong))
 
 
 _distrusted: dict[str, str] = {}

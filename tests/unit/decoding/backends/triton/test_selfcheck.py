@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 import check_fused
+import fused_cases
 import pytest
 import torch
 from decode_doubles import tiny_latents, tiny_vae
@@ -18,7 +19,7 @@ from hy3d_rocm.decoding.backends.statistics import channel_moments
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.backends.triton import selfcheck
-from hy3d_rocm.decoding.backends.triton.selfcheck import Watch, WrongKernelError
+from hy3d_rocm.decoding.backends.triton.selfcheck import Samples, WrongKernelError
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.layers import Moments
 from hy3d_rocm.decoding.report import DecodeOptions
@@ -31,7 +32,7 @@ def nothing_distrusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selfcheck, "_distrusted", {})
 
 
-def computed(index: int) -> tuple[Watch, torch.Tensor, Any, Any, Any]:
+def computed(index: int) -> tuple[Samples, torch.Tensor, Any, Any, Any]:
     """A random layer in float32, its result by torch, and what the check is given."""
     case = check_fused.random_case(SEED, index)
     case = dataclasses.replace(case, dtype="float32", into=None)
@@ -44,32 +45,32 @@ def computed(index: int) -> tuple[Watch, torch.Tensor, Any, Any, Any]:
     if affine is None and layer.norm is not None:
         backend = fused.TritonBackend(check_fused.Plain(), "cpu", fused.Target("gfx1100", 4))
         factors = backend._affine(layer.norm, case.channels)
-    watch = Watch(
+    samples = Samples(
         layer, source, made["frames"], made["size"], factors, layer.shuffle is not None, add
     )
     result, _ = TorchBackend(check_fused.Plain()).convolve(
         layer, source, made["frames"], affine=affine, add=add
     )
-    return watch, result, layer.module.weight, layer.module.bias, channel_moments(result)
+    return samples, result, layer.module.weight, layer.module.bias, channel_moments(result)
 
 
 def test_sound_results_pass() -> None:
     for index in range(COUNT):
-        watch, result, weight, bias, moments = computed(index)
-        watch.check(result, weight, bias, uses_tf32=False, moments=moments)
+        samples, result, weight, bias, moments = computed(index)
+        samples.check(result, weight, bias, uses_tf32=False, moments=moments)
 
 
 @pytest.mark.parametrize("fault", ["one channel", "a frame of zeros", "scaled", "nan", "shifted"])
 def test_wrong_results_are_found(fault: str) -> None:
     found = tried = 0
     for index in range(COUNT):
-        watch, result, weight, bias, _ = computed(index)
+        samples, result, weight, bias, _ = computed(index)
         if float(result.abs().amax()) < 0.1 or (fault == "shifted" and result.shape[4] < 2):
             continue
         tried += 1
         wrong = result.clone()
         if fault == "one channel":  # those that are looked at are drawn
-            wrong[:, int(watch.frames[0].channels[0, 0])] += 1
+            wrong[:, int(samples.frames[0].channels[0, 0])] += 1
         elif fault == "a frame of zeros":
             wrong[:, :, -1] = 0
         elif fault == "scaled":
@@ -79,7 +80,7 @@ def test_wrong_results_are_found(fault: str) -> None:
         else:
             wrong = wrong.roll(1, 4)
         with contextlib.suppress(WrongKernelError):
-            watch.check(wrong, weight, bias, uses_tf32=False, moments=None)
+            samples.check(wrong, weight, bias, uses_tf32=False, moments=None)
             found -= 1
         found += 1
     # Values may be equal, or zeros, where a fault shows nothing.
@@ -88,19 +89,30 @@ def test_wrong_results_are_found(fault: str) -> None:
 
 def test_wrong_moments_are_found() -> None:
     for index in range(COUNT):
-        watch, result, weight, bias, moments = computed(index)
+        samples, result, weight, bias, moments = computed(index)
         most = result.abs().amax()
         for mean, deviations in ((most, 0), (0, 1 + moments.count * most**2)):
             wrong = Moments(moments.count, moments.mean + mean, moments.deviations + deviations)
             with pytest.raises(WrongKernelError, match="mean or variance"):
-                watch.check(result, weight, bias, uses_tf32=False, moments=wrong)
+                samples.check(result, weight, bias, uses_tf32=False, moments=wrong)
+
+
+def test_attention_is_checked() -> None:
+    for index in range(24):
+        case = fused_cases.random_attention(SEED, index)
+        q, room, ranges, (exact, _) = fused_cases.attended(case, SEED)
+        result = exact.to(q.dtype)
+        selfcheck.check_attention(q, room, result, ranges)
+        for wrong in (result * 3 + 1, result.flip(2) + 1, torch.full_like(result, float("nan"))):
+            with pytest.raises(WrongKernelError, match="outputs are wrong; one is"):
+                selfcheck.check_attention(q, room, wrong, ranges)
 
 
 def test_an_input_that_is_not_finite_is_no_kernels_fault() -> None:
-    watch, result, weight, bias, moments = computed(0)
-    for tensor in watch.source.tensors:
+    samples, result, weight, bias, moments = computed(0)
+    for tensor in samples.source.tensors:
         tensor.fill_(float("inf"))
-    watch.check(torch.full_like(result, float("nan")), weight, bias, False, moments)
+    samples.check(torch.full_like(result, float("nan")), weight, bias, False, moments)
 
 
 def test_what_goes_wrong_in_a_check_ends_no_decode(caplog: pytest.LogCaptureFixture) -> None:
