@@ -536,7 +536,7 @@ class TritonBackend(TorchBackend):
 def _launched(device: torch.device, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
     """By which kernels that were checked are known."""
     return {
-        (device, one.kernel, one.constants, one.num_warps, one.num_stages)
+        (device, part.work.job.dtype, one.compiled_for)
         for part in parts for one in part.work.launches
     }  # fmt: skip
 

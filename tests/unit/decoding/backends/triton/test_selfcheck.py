@@ -14,6 +14,7 @@ import torch
 from decode_doubles import tiny_latents, tiny_vae
 
 from hy3d_rocm.conv.triton import launch as tier
+from hy3d_rocm.conv.triton import work
 from hy3d_rocm.decoding import faults
 from hy3d_rocm.decoding.backends.statistics import channel_moments
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
@@ -157,3 +158,14 @@ def test_what_gave_wrong_numbers_is_not_taken_again(monkeypatch: pytest.MonkeyPa
     selfcheck.distrust(device, "3 of 96 outputs are wrong")
     assert "wrong numbers here (3 of 96" in str(fused.refusal(device, torch.bfloat16))
     assert fused.refusal(torch.device("cuda", 0), torch.bfloat16) is None
+
+
+def test_a_kernel_is_checked_for_each_type() -> None:
+    out = work.last_strides(64, (64, 64))
+    job = work.Job("f16", 64, 64, (3, 3, 3), (64, 64), (work.Piece(3, out, True),), 0, 3, (0, 1))
+    device, target, found = torch.device("cuda", 0), work.Target("gfx1100", 96), []
+    for dtype in ("f16", "bf16"):
+        made = work.Work(job._replace(dtype=dtype), target, out)
+        found.append(fused._launched(device, [fused.Part(made, None, None, None)]))
+    assert found[0]
+    assert not found[0] & found[1]
