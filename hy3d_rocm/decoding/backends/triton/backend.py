@@ -186,7 +186,9 @@ class TritonBackend(TorchBackend):
     ) -> Moments | None:  # fmt: skip
         """All launches, into `made`. start: what they add to."""
         layer, form, samples, new = known.layer, known.form, None, set[Any]()
-        if id(known) in self._unchecked and (new := _launched(self.device, known.parts) - _sound):
+        if id(known) in self._unchecked and (
+            new := self._launched(made.dtype, known.parts) - _sound
+        ):
             is_shuffled = layer.shuffle is not None and not form.by_copy
             with selfcheck.safely():
                 samples = selfcheck.Samples(
@@ -223,7 +225,9 @@ class TritonBackend(TorchBackend):
         check()
         part = Part(made, None, None, None)
         self._launch(part, (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1]))
-        if self.device.type in self.checked_on and (new := _launched(self.device, [part]) - _sound):
+        if self.device.type in self.checked_on and (
+            new := self._launched(q.dtype, [part]) - _sound
+        ):
             with selfcheck.safely():
                 selfcheck.check_attention(q, room, target, ranges)
                 _sound.update(new)
@@ -523,6 +527,11 @@ class TritonBackend(TorchBackend):
             return None
         return Moments(out[0, 0].numel(), moments[0], moments[1])
 
+    def _launched(self, dtype: torch.dtype, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
+        """By which kernels that were checked are known."""
+        launches = (one for part in parts for one in part.work.launches)
+        return {(self.device, dtype, one.compiled_for) for one in launches}
+
     def _launch(self, part: Part, operands: Sequence[Tensor | None]) -> None:
         device = self.device
         if device.type == "meta":
@@ -531,14 +540,6 @@ class TritonBackend(TorchBackend):
         is_here = device.index is None or device.index == torch.cuda.current_device()
         with nullcontext() if is_here else torch.cuda.device(device.index):
             run_launches(part, operands, device.index)
-
-
-def _launched(device: torch.device, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
-    """By which kernels that were checked are known."""
-    return {
-        (device, part.work.job.dtype, one.compiled_for)
-        for part in parts for one in part.work.launches
-    }  # fmt: skip
 
 
 def whole(size_bytes: int) -> int:
