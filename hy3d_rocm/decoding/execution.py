@@ -18,6 +18,7 @@ from torch._C import DisableTorchFunction
 from hy3d_rocm import meter
 from hy3d_rocm.conv.prepared import give_back, stats_now, steady
 from hy3d_rocm.conv.protection import protect
+from hy3d_rocm.conv.tiers.vendor import library_name
 from hy3d_rocm.decoding import black_box, faults, precision, stages, together
 from hy3d_rocm.decoding.backends.native import NativeBackend
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
@@ -45,6 +46,8 @@ logger = logging.getLogger("hy3d_rocm")
 Result = TypeVar("Result")
 Request = str | int | float | None
 Frames = tuple[int, Tensor]  # the first one's number, and (1, C, t, H, W)
+# Tiers that ask no vendor's library.
+_WITHOUT_LIBRARY = ("triton", "gemm", "native")
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,10 @@ class Execution:
 
     What no other attempt at a step could mend (an allocation, a convolution that no tier could do)
     ends the program that runs, and the one that the C core names next starts from the beginning: so
-    a result is that of one program, bit for bit, wherever the fault struck. NaN out of a finite
-    latent starts the decode again in a wider type. A VAE whose layers are not known has no program:
-    its variants are chosen here.
+    a result is that of one program, bit for bit, wherever the fault struck. What may be a vendor's
+    library's fault is made again without it, once. NaN out of a finite latent starts the decode
+    again in a wider type. A VAE whose layers are not known has no program: its variants are chosen
+    here.
 
     job: what is decoded. z: the latents (B, C, T, H, W), where the caller has them; of a rank that
     rank 0 sends what it needs their shape, on "meta". placing: where the frames go. resume_key:
@@ -95,6 +99,8 @@ class Execution:
             precision_reason=chosen.reason,
         )  # fmt: skip
         self._tried: list[tuple[Any, ...]] = []
+        # Whether MIOpen or cuDNN is to compute nothing; None while that was not tried.
+        self._avoids_library: bool | None = None
 
     @property
     def device(self) -> torch.device:
@@ -183,6 +189,8 @@ class Execution:
         with_other = f" in {report.dtype}" if "next_dtype" in event else ""
         if failure.what == faults.WRONG_KERNEL:
             with_other = ", by PyTorch's operators"
+        elif "without" in event:
+            with_other = f", without {event['without']}"
         logger.warning(
             "[%s] %s in step %d of %s (%s): starting again %s%s",
             stages.stage_of(self.job.encode), failure.what.capitalize(), self.counter.done + 1,
@@ -190,9 +198,17 @@ class Execution:
         )  # fmt: skip
 
     def _next_plan(self, failure: faults.Failure, event: dict[str, Any]) -> Plan:
-        """What comes after a failure; `event` says which type, where that is another."""
+        """What comes after a failure; `event` says which type, where that is another, or which
+        library is left out."""
         failed = self.plan
         try:
+            if failure.what in (faults.NOT_FINITE, faults.CONVOLUTION):
+                if self._may_be_the_librarys(failure):
+                    self._avoids_library, self.resume_key = True, None
+                    event["without"] = library_name()
+                    return failed
+                if self._avoids_library:
+                    self._avoids_library = False  # it was not to blame
             if failure.what == faults.NOT_FINITE:
                 dtype = precision.wider(self.job.dtype, self.fallback)
                 if dtype is None:
@@ -211,6 +227,14 @@ class Execution:
             return self._next_program(failed, failure)
         except (ValueError, MemoryError) as error:
             raise failure.final(failed.variant.name, error) from None
+
+    def _may_be_the_librarys(self, failure: faults.Failure) -> bool:
+        """Whether what failed may end without the vendor's library, which was not left out yet.
+        MIOpen has no solution for some shapes, and now and then gives NaN
+        (https://github.com/ModelTC/LightX2V/pull/1549)."""
+        if self._avoids_library is not None or not self.job.asks_library(self.plan.variant):
+            return False
+        return failure.what == faults.CONVOLUTION or torch.version.hip is not None
 
     def _next_program(self, plan: Plan, failure: faults.Failure) -> Plan:
         if self.resume_key is not None:  # now others can be had than those that could go on
@@ -240,13 +264,11 @@ class Execution:
 
     def _attempt(self) -> faults.Failure | None:
         """Carries the plan out; what ended it."""
-        self.counter.done, pinned = 0, cast("Any", nullcontext())
-        narrowing = faults.Narrowing(self.job.dtype)
+        self.counter.done, narrowing = 0, faults.Narrowing(self.job.dtype)
         scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
-        if self.plan.strategy == "cpu":
-            pinned = protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
         try:
-            with steady(self._most_prepared()), pinned, scope:  # nobody writes to the weights
+            # Nobody writes to the weights.
+            with steady(self._most_prepared()), self._routed(), scope:
                 (job, backend, _), (wanted, *_) = self._together(
                     "its first step", self._begin, says=itemgetter(2)
                 )
@@ -288,6 +310,12 @@ class Execution:
             logger.info("[VAE Decode] The frames are float64, %s", narrowing.words())
         self.report.delegated = {} if backend is None else dict(backend.delegated)
         return None
+
+    def _routed(self) -> Any:
+        """A scope in which convolutions are computed as the plan says."""
+        if self.plan.strategy == "cpu":
+            return protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
+        return protect(tiers=_WITHOUT_LIBRARY) if self._avoids_library else nullcontext()
 
     def _together(
         self, about: str, work: Callable[..., Result], *given: Any,

@@ -156,13 +156,19 @@ def _about_work(report: DecodeReport) -> Iterator[str]:
             "program took it meanwhile, or it is fragmented. Close other programs, or give budget="
             f'"{smaller // MB}MB", so that the decode begins with what ends.'
         )
-    if "not finite" in kinds:
+    if any("next_dtype" in event for event in report.events):
         name = SHORT.get(report.dtype, report.dtype)
         yield (
             "The type of the first attempt gave NaN or infinite values, and the decode began again "
             f'in {report.dtype}: give precision="{name}" at once.'
         )
-    if "a convolution that failed" in kinds:
+    without = report.events[-1].get("without") if report.events else None
+    if without is not None:
+        yield (
+            f"{without} was to blame: without it the decode ended. Inside hy3d_rocm.protect() only "
+            "shapes are left to it that `hy3d-rocm tune` has tried."
+        )
+    elif "a convolution that failed" in kinds:
         yield (
             "A convolution failed: decode inside hy3d_rocm.protect(), which takes another back-end "
             "for that layer alone, and look at what `hy3d-rocm doctor` says."

@@ -151,6 +151,11 @@ class Job:
         """Whether the VAE's own code runs, with the VAE's own parameters."""
         return variant.strategy == "whole" or is_opaque(self.family)
 
+    def asks_library(self, variant: Variant) -> bool:
+        """Whether MIOpen or cuDNN may compute its convolutions."""
+        on_gpu = self.device_of(variant).type == "cuda"
+        return on_gpu and (self.runs_own_code(variant) or not self.is_fused)
+
     def is_native(self, variant: Variant) -> bool:
         on_host = self.device_of(variant).type == "cpu"
         return on_host and not self.runs_own_code(variant) and self.make_backend.computes_natively

@@ -73,6 +73,10 @@ SEEN = [
     ("CUDA error: HIPBLAS_STATUS_INTERNAL_ERROR when calling `hipblasSgemm`", Kind.BACKEND),
     ("could not create a primitive descriptor for a convolution", Kind.BACKEND),
     ("Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output)", Kind.BACKEND),
+    (
+        "upsample_nearest3d only supports output tensors with less than INT_MAX elements, but got",
+        Kind.BACKEND,
+    ),
     ("\"slow_conv_dilated<>\" not implemented for 'Half'", Kind.UNSUPPORTED),
     (
         "Could not run 'aten::slow_conv3d_forward' with arguments from the 'CUDA' backend.",

@@ -20,7 +20,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
+import torch.nn.functional as F  # noqa: E402
 from decode_doubles import KINDS, relative_error, tiny_latents, tiny_vae, unsplit  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from hy3d_rocm import decode  # noqa: E402
 from hy3d_rocm.decoding import (  # noqa: E402
@@ -32,8 +34,11 @@ from hy3d_rocm.decoding import (  # noqa: E402
 )
 from hy3d_rocm.decoding.backends.native import NativeBackend  # noqa: E402
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend  # noqa: E402
+from hy3d_rocm.decoding.execution import Execution  # noqa: E402
 from hy3d_rocm.decoding.families import family_for  # noqa: E402
 from hy3d_rocm.decoding.plan import BudgetTooSmallError  # noqa: E402
+from hy3d_rocm.decoding.planning.jobs import Job, fused_backend, torch_backend  # noqa: E402
+from hy3d_rocm.decoding.planning.planner import Variant  # noqa: E402
 from hy3d_rocm.decoding.run import Run  # noqa: E402
 from hy3d_rocm.meter import PeakMeter, give_back  # noqa: E402
 
@@ -308,6 +313,84 @@ def test_what_is_not_finite_in_single_either_is_a_sentence(
         monkeypatch.setattr(kind, "convolve", broken(kind.convolve))
     with pytest.raises(RuntimeError, match="no wider type"):
         decode(wan, latents_of(wan), strategy="streamed")
+
+
+class Library(TorchFunctionMode):
+    """In the place of MIOpen: whatever asks for a convolution as PyTorch does gets what a faulty
+    one gives. calls: how many asked."""
+
+    def __init__(self, gives: float | Exception) -> None:
+        super().__init__()
+        self.gives, self.calls = gives, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in (F.conv2d, F.conv3d):
+            return func(*args, **(kwargs or {}))
+        self.calls += 1
+        if isinstance(self.gives, Exception):
+            raise copy.copy(self.gives)
+        return func(*args, **(kwargs or {})) * self.gives
+
+
+@pytest.fixture
+def on_amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions of this CPU count as those of a GPU that MIOpen computes."""
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(Job, "asks_library", lambda job, variant: variant.strategy != "cpu")
+
+
+BY_TORCH = DecodeOptions(backend="torch")
+
+
+@pytest.mark.usefixtures("on_amd")
+@pytest.mark.parametrize("strategy", ["streamed", "whole"])
+@pytest.mark.parametrize("gives", [math.nan, RuntimeError("miopenStatusUnknownError")])
+def test_what_a_library_fails_at_is_made_again_without_it(
+    gives: float | Exception, strategy: str, wan: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    z = latents_of(wan)
+    with Library(gives) as library, caplog.at_level(logging.WARNING, "hy3d_rocm"):
+        out, report = decode_with_report(wan, z, strategy=strategy, options=BY_TORCH)
+    assert library.calls > 0
+    assert relative_error(out, unsplit(wan, z)) <= 1e-4
+    (event,) = report.events
+    assert (event["without"], report.dtype) == ("MIOpen", "float32")
+    assert f"starting again {event['way']}, without MIOpen" in caplog.text
+    assert any(said.startswith("MIOpen was to blame") for said in report.recommendations)
+
+
+@pytest.mark.usefixtures("on_amd")
+def test_a_library_that_is_not_to_blame_is_left_out_once(
+    wan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    z, found = latents_of(wan), list[Any]()
+    real = Execution._attempt
+
+    def attempt(execution: Execution) -> Any:
+        found.append((execution.report.dtype, execution._avoids_library))
+        return real(execution)
+
+    monkeypatch.setattr(Execution, "_attempt", attempt)
+    asked = {"strategy": "streamed", "options": BY_TORCH}
+    out, report = decode_with_report(wan, z * 3e4, precision="fp16", **asked)
+    assert found == [("float16", None), ("float16", True), ("float32", False)]
+    assert [e["event"] for e in report.events] == ["not finite"] * 2
+    assert "without" not in report.events[1]
+    assert torch.equal(out, decode_with_report(wan, z * 3e4, precision="fp32", **asked)[0])
+
+
+def test_a_library_is_asked_where_a_gpu_has_no_fused_kernels_or_a_vaes_own_code_runs() -> None:
+    shape = (1, 4, 3, 8, 8)
+    for device, make_backend, strategy, wanted in (
+        ("cuda", torch_backend, "streamed", True),
+        ("cuda", fused_backend, "streamed", False),
+        ("cuda", fused_backend, "whole", True),
+        ("cuda", torch_backend, "cpu", False),
+        ("cpu", torch_backend, "streamed", False),
+    ):
+        job = Job(family_for(tiny_vae("wan")), shape, torch.device(device), torch.float16,
+                  torch.float16, make_backend)  # fmt: skip
+        assert job.asks_library(Variant(strategy, strategy)) is wanted, (device, strategy)
 
 
 @pytest.mark.parametrize("kind", ["callable", "event", "requested", "method"])

@@ -152,7 +152,11 @@ def test_a_decode_that_went_well_needs_no_advice() -> None:
     ("changes", "said"),
     [
         ({"events": [{"event": "out of memory"}] * 3}, 'budget="6553MB"'),
-        ({"events": [{"event": "not finite"}], "dtype": "float32"}, 'precision="fp32"'),
+        (
+            {"events": [{"event": "not finite", "next_dtype": "float32"}], "dtype": "float32"},
+            'precision="fp32"',
+        ),
+        ({"events": [{"event": "not finite", "without": "MIOpen"}]}, "MIOpen was to blame"),
         ({"events": [{"event": "a convolution that failed"}]}, "hy3d_rocm.protect()"),
         ({"measured_peak_bytes": 5 << 30}, "HY3D_ROCM_CAPTURE"),
         ({"strategy": "cpu"}, "the host decoded"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,12 +54,13 @@ class NoRoom(ConvNet):
     """Memory runs out for more than `most` latent positions, and shapes alone do not do."""
 
     most = 150
+    error: Exception = torch.OutOfMemoryError("out of memory, tried to allocate 9 GiB")
 
     def decode(self, z: Any) -> Any:
         if z.is_meta:
             raise NotImplementedError("no kernel for meta tensors")
         if z[0, 0].numel() > self.most:
-            raise torch.OutOfMemoryError("out of memory, tried to allocate 9 GiB")
+            raise copy.copy(self.error)
         return super().decode(z)
 
 
@@ -192,6 +194,18 @@ def test_a_decode_whose_memory_runs_out_goes_on_to_tiles_from_large_to_small() -
     assert report.predicted_peak_bytes == 0
     last = [total for _, total in seen][-1]
     assert seen[-last:] == [(n + 1, last) for n in range(last)]
+
+
+def test_more_elements_than_an_operator_counts_are_decoded_in_tiles() -> None:
+    vae, z = NoRoom("frame"), latents(3, 20, 20)
+    vae.error = RuntimeError(
+        "upsample_nearest3d only supports output tensors with less than INT_MAX elements, but got "
+        "[1, 512, 65, 1024, 1024]"
+    )
+    got, report = decode_with_report(vae, z, options=HALO)
+    assert off(got, ConvNet.decode(vae, z)) <= 1
+    assert report.strategy == "tiled"
+    assert "INT_MAX" in report.events[0]["error"]
 
 
 def test_memory_that_runs_out_for_every_tile_ends_in_a_sentence() -> None:
