@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hy3d_rocm")
 
 _THREADS = 4
+_MACROBLOCK = 16
 _BT709, _LIMITED_RANGE = 1, 1  # as FFmpeg numbers them
 _MUXER = {"fflags": "+bitexact"}  # Matroska: no random identifiers
 SUFFIXES = {".mp4": "mp4", ".mkv": "matroska"}  # and what FFmpeg calls the container
@@ -119,9 +120,10 @@ class Encoder:
         stream.pix_fmt = self.settings.stored_format
         context = stream.codec_context
         # rc-lookahead: 40 frames, the default, take twice the memory; a segment has only 32.
-        context.options = {
-            "crf": str(self.settings.crf), "preset": "medium", "bf": "0", "rc-lookahead": "10",
-        }  # fmt: skip
+        options = {"preset": "medium", "bf": "0", "rc-lookahead": "10"}
+        if -(-width // _MACROBLOCK) % 2:  # there it reads what nobody wrote (docs/decode.md)
+            options["mbtree"] = "0"
+        context.options = {"crf": str(self.settings.crf), **options}
         context.thread_count = _THREADS
         context.color_range = _LIMITED_RANGE
         context.colorspace = context.color_primaries = context.color_trc = _BT709

@@ -271,6 +271,17 @@ def test_the_same_frames_give_the_same_bytes(tmp_path: Path) -> None:
     assert write(sink_for(tmp_path / "b.mp4", fps=FPS), frames, step=3).read_bytes() == a
 
 
+@pytest.mark.parametrize(("width", "mbtree"), [(32, 1), (48, 0), (33, 0), (720, 0), (832, 1)])
+def test_where_x264_reads_what_nobody_wrote_that_part_of_it_is_off(
+    tmp_path: Path, width: int, mbtree: int
+) -> None:
+    path = tmp_path / "clip.mp4"
+    encoder = video.Encoder(path, (32, width), video.VideoSettings(fps=FPS))
+    encoder.add(np.zeros((32, width, 3), np.uint8))
+    encoder.close()
+    assert b" mbtree=%d " % mbtree in path.read_bytes()
+
+
 def test_frames_given_again_are_dropped_and_gaps_are_refused(tmp_path: Path) -> None:
     frames = smooth_frames(12, 32, 48)
     expected = read(write(sink_for(tmp_path / "a.mp4", fps=FPS), frames))
