@@ -100,6 +100,8 @@ def report_lines(report: DecodeReport) -> list[str]:
         lines.append(f"norms' statistics in tiles were off by {report.estimate_error:.2g}")
     for event in report.events:
         then = event.get("next_way") or event.get("next_dtype") or ""
+        if "without" in event:
+            then += f" without {event['without']}"
         lines.append(f"{event['event']} in {event['way']}" + (f", then {then}" if then else ""))
     lines += [f"next time: {sentence}" for sentence in report.recommendations]
     return [line for line in lines if line]

@@ -393,12 +393,16 @@ def test_the_report_says_what_happened_and_what_to_do_next_time() -> None:
     report = DecodeReport(
         "Wan", (1, 4, 1, 2, 2), (1, 3, 1, 16, 16), "cpu", "float32", 2**30, "as given",
         strategy="tiled", reason="because.", plan={"way": "tiled in 4 tiles"}, steps=4,
-        events=[{"event": "out of memory", "way": "whole", "next_way": "tiled in 4 tiles"}],
+        events=[
+            {"event": "not finite", "way": "whole", "next_way": "whole", "without": "MIOpen"},
+            {"event": "out of memory", "way": "whole", "next_way": "tiled in 4 tiles"},
+        ],
         ignored=["chunk_size=2 is ignored: it has no frames"],
     )  # fmt: skip
     lines = report_lines(report)
     assert "chunk_size=2 is ignored: it has no frames" in lines
     assert lines[0] == "Wan on cpu in float32: tiled in 4 tiles"
+    assert "not finite in whole, then whole without MIOpen" in lines
     assert "out of memory in whole, then tiled in 4 tiles" in lines
     assert any(line.startswith("next time: Memory ran out although") for line in lines)
 
