@@ -85,7 +85,7 @@ def wide_enough(variant: Variant, source: Source, arch: str) -> Source:
     """A source with a second, partly filled tile of positions and of outputs, where the variant
     multiplies and still is among its launches."""
     p, tile = source.problem, source.tile
-    strided = max(p.stride) > 1
+    strided = max(*p.stride, *p.dilation) > 1
     size = (5, 25, 25) if strided else (5, 8, 9) if p.kernel == (1, 1, 1) else (4, 12, 13)
     outputs = tile.block_n + (8 if p.outputs % 8 == 0 else 4)
     for changes in ({"size": size, "outputs": outputs}, {"outputs": outputs}, {"size": size}):

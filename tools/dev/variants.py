@@ -172,6 +172,10 @@ def _problems(dtype: str) -> Iterator[tuple[Problem, Layout, bool]]:
     for channels, outputs, direct, bias in itertools.product((64, 72), (1, 2, 3, 5), both, both):
         few = replace(base, channels=channels, outputs=outputs)
         yield few, _layout(few, direct, False), bias
+    for channels, direct, twice in itertools.product((64, 72), both, both):
+        one, pace = replace(base, channels=channels, outputs=1), (1, 2, 2)
+        one = replace(one, stride=pace) if twice else replace(one, dilation=pace)
+        yield one, _layout(one, direct, False), False
     for channels, bias in itertools.product((64, 72), both):
         one = replace(base, channels=channels, kernel=(1, 1, 1), size=(4, 8, 8))
         yield one, _layout(one, False, False), bias

@@ -437,14 +437,15 @@ class Work:
         box, parts, (_, hi, wi) = product.box, product.parts, product.size
         to, ho, wo = box.t1 - box.t0, box.h1 - box.h0, view.positions[2]
         total, stored, narrow = job.outputs * job.groups, to * ho * wo, view.is_narrow
-        bias, at = "bias" if job.bias else "weight", box.h0 * view.phases[1] * out[2]
+        at = box.h0 * view.phases[1] * out[2]
         target, strides, wide, split = ("out", at), out, wo, 0
         frames, shift = job.out_frames, view.shift + box.t0 * view.phases[0]
         if narrow or parts > 1:
             line, high, wide = (view.outputs, hi, wi) if narrow else (total, ho, wo)
             target, strides = ("sums", 0), last_strides(line, (high, wide))
             frames, shift, split = to, 0, 0 if narrow else stored * total
-        with_bias, numbered = job.bias and target[0] == "out", (tile0, self.tiles)
+        nothing, with_bias = ("weight", 0), job.bias and target[0] == "out"  # which is not read
+        bias, numbered = ("bias", 0) if job.bias else nothing, (tile0, self.tiles)
         last = strides[0] == 1 and view.outputs * job.groups > 1
         whole = last and job.outputs % 8 == 0 and not any(n % 8 for n in strides[1:])
         vector = 8 if whole and not narrow else 1
@@ -454,7 +455,7 @@ class Work:
         blocks = -(-product.positions // c.block_p) * -(-view.outputs // c.block_n)
         yield Launch(
             "conv_rows", (blocks, self.phases * job.groups, parts),
-            ((product.source, product.start), ("weight", 0), (bias, 0), target,
+            ((product.source, product.start), ("weight", 0), bias if with_bias else nothing, target,
              ("parts" if job.moments else target[0], 0)),
             (product.positions, view.outputs // vector, job.row_channels // 8, view.length // 8,
              wide, ho, frames, shift, wi, hi, *job.stride[::-1], *step, *row, view.taps,
@@ -473,7 +474,7 @@ class Work:
         block_p, block_n = (256, 1 << (total - 1).bit_length()) if narrow else (32, 64)
         yield Launch(
             "add_parts", (-(-stored // block_p), -(-total // block_n), 1),
-            (("sums", 0), (bias, 0), ("out", at + box.t0 * out[1])),
+            (("sums", 0), bias, ("out", at + box.t0 * out[1])),
             (stored, total, wo, ho, wide, high, line, *out, count, by),
             (job.bias, not narrow, block_p, block_n), 4, 1,
         )  # fmt: skip
