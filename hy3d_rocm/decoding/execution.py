@@ -99,8 +99,7 @@ class Execution:
             precision_reason=chosen.reason,
         )  # fmt: skip
         self._tried: list[tuple[Any, ...]] = []
-        # Whether MIOpen or cuDNN is to compute nothing; None while that was not tried.
-        self._avoids_library: bool | None = None
+        self._may_blame_library = not job.without_library
 
     @property
     def device(self) -> torch.device:
@@ -204,11 +203,11 @@ class Execution:
         try:
             if failure.what in (faults.NOT_FINITE, faults.CONVOLUTION):
                 if self._may_be_the_librarys(failure):
-                    self._avoids_library, self.resume_key = True, None
+                    self._may_blame_library, self.resume_key = False, None
+                    self.job = self.job.but(without_library=True)
                     event["without"] = library_name()
                     return failed
-                if self._avoids_library:
-                    self._avoids_library = False  # it was not to blame
+                self.job = self.job.but(without_library=False)  # it was not to blame
             if failure.what == faults.NOT_FINITE:
                 dtype = precision.wider(self.job.dtype, self.fallback)
                 if dtype is None:
@@ -232,7 +231,7 @@ class Execution:
         """Whether what failed may end without the vendor's library, which was not left out yet.
         MIOpen has no solution for some shapes, and now and then gives NaN
         (https://github.com/ModelTC/LightX2V/pull/1549)."""
-        if self._avoids_library is not None or not self.job.asks_library(self.plan.variant):
+        if not self._may_blame_library or not self.job.asks_library(self.plan.variant):
             return False
         return failure.what == faults.CONVOLUTION or torch.version.hip is not None
 
@@ -315,7 +314,7 @@ class Execution:
         """A scope in which convolutions are computed as the plan says."""
         if self.plan.strategy == "cpu":
             return protect(policy="pin:cpu", cancel=stages.native_flag(self.counter.cancel))
-        return protect(tiers=_WITHOUT_LIBRARY) if self._avoids_library else nullcontext()
+        return protect(tiers=_WITHOUT_LIBRARY) if self.job.without_library else nullcontext()
 
     def _together(
         self, about: str, work: Callable[..., Result], *given: Any,

@@ -288,7 +288,7 @@ def _prepare(
     job = Job(
         family, tuple(source.shape), device, chosen.dtype,
         family.result_dtype if opaque else family.dtype, make_backend, encode=asked.encode,
-        keeps_result=sink is None,
+        keeps_result=sink is None, without_library="without" in (asked.resume_key or ()),
     )  # fmt: skip
     if sink is not None:
         budget = budget.without(sink.host_bytes(job.out_shape))

@@ -93,6 +93,7 @@ class Job:
     keeps_result: whether all frames are kept in host memory (False: they go to a file as they
     come). rank, ranks: which of the ranks of a group this one is, that share every value's rows.
     sends_source: whether rank 0 sends the others what they need of the latents (or pixels).
+    without_library: whether MIOpen or cuDNN is to compute no convolution.
     """
 
     family: Any
@@ -106,6 +107,7 @@ class Job:
     rank: int = 0
     ranks: int = 1
     sends_source: bool = False
+    without_library: bool = False
 
     @cached_property
     def graph(self) -> Graph:
@@ -172,6 +174,8 @@ def resume_key_of(job: Job, variant: Variant) -> dict[str, Any]:
         k: v if isinstance(v, (int, str)) else str(v) for k, v in variant.parameters.items()
     }
     made = {"strategy": variant.strategy, "dtype": name_of(job.dtype), "parameters": parameters}
+    if job.without_library:
+        made["without"] = "library"
     return made | ({"backend": "native"} if job.is_native(variant) else {})
 
 

@@ -22,6 +22,7 @@ from decode_doubles import tiny_latents, tiny_vae  # noqa: E402
 from sink_doubles import TensorSink  # noqa: E402
 
 from hy3d_rocm.decoding import DecodeOptions  # noqa: E402
+from hy3d_rocm.decoding.planning.jobs import Job  # noqa: E402
 from hy3d_rocm.decoding.report import DecodeCancelled  # noqa: E402
 from hy3d_rocm.frames import video  # noqa: E402
 from hy3d_rocm.frames.sinks import MemmapSink, sink_for  # noqa: E402
@@ -97,6 +98,23 @@ def test_a_decode_that_goes_on_gives_the_rest_and_takes_the_same_way() -> None:
     rest = Recording(there=11)
     made, _ = executor.decode_into(rest, vae, z, strategy="auto", resume_key=first.plans[0])
     assert rest.plans == first.plans
+    assert torch.equal(made[:, :, 11:], whole[:, :, 11:])
+
+
+def test_frames_made_without_a_library_are_gone_on_with_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No file has frames of both."""
+    monkeypatch.setattr(Job, "asks_library", lambda job, variant: True)
+    vae, options = tiny_vae("wan"), DecodeOptions(backend="torch")
+    z, first = tiny_latents(vae, 6, 2, 2), Recording()
+    first.fail_at = 11
+    whole, report = executor.decode_into(first, vae, z, strategy="streamed", options=options)
+    assert [event["without"] for event in report.events] == ["cuDNN"]
+    assert first.plans[1] == {**first.plans[0], "without": "library"}
+    rest = Recording(there=11)
+    made, _ = executor.decode_into(rest, vae, z, options=options, resume_key=first.plans[1])
+    assert rest.plans == first.plans[1:]
     assert torch.equal(made[:, :, 11:], whole[:, :, 11:])
 
 
