@@ -93,7 +93,7 @@ class _Layer(NamedTuple):
 # Forms of all decodes: the next one has most of them.
 _forms: dict[tuple[Any, ...], _Form] = {}
 _MOST_FORMS = 4096
-# Launches whose results were checked.
+# Kernels of which a result was checked, by device, type and what they are compiled for.
 _sound: set[tuple[Any, ...]] = set()
 
 
@@ -186,9 +186,7 @@ class TritonBackend(TorchBackend):
     ) -> Moments | None:  # fmt: skip
         """All launches, into `made`. start: what they add to."""
         layer, form, samples, new = known.layer, known.form, None, set[Any]()
-        if id(known) in self._unchecked and (
-            new := self._launched(made.dtype, known.parts) - _sound
-        ):
+        if id(known) in self._unchecked and (new := self._new_kernels(made.dtype, known.parts)):
             is_shuffled = layer.shuffle is not None and not form.by_copy
             with selfcheck.safely():
                 samples = selfcheck.Samples(
@@ -225,9 +223,7 @@ class TritonBackend(TorchBackend):
         check()
         part = Part(made, None, None, None)
         self._launch(part, (target, *[None] * (len(OPERANDS) - 1), q, room[0], room[1]))
-        if self.device.type in self.checked_on and (
-            new := self._launched(q.dtype, [part]) - _sound
-        ):
+        if self.device.type in self.checked_on and (new := self._new_kernels(q.dtype, [part])):
             with selfcheck.safely():
                 selfcheck.check_attention(q, room, target, ranges)
                 _sound.update(new)
@@ -527,10 +523,10 @@ class TritonBackend(TorchBackend):
             return None
         return Moments(out[0, 0].numel(), moments[0], moments[1])
 
-    def _launched(self, dtype: torch.dtype, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
-        """By which kernels that were checked are known."""
+    def _new_kernels(self, dtype: torch.dtype, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
+        """Those of which no result was found sound yet, as _sound has them."""
         launches = (one for part in parts for one in part.work.launches)
-        return {(self.device, dtype, one.compiled_for) for one in launches}
+        return {(self.device, dtype, one.compiled_for) for one in launches} - _sound
 
     def _launch(self, part: Part, operands: Sequence[Tensor | None]) -> None:
         device = self.device

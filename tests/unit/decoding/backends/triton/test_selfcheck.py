@@ -166,6 +166,6 @@ def test_a_kernel_is_checked_for_each_type() -> None:
     pieces = (work.Piece(3, out, True),)
     job = work.Job("f16", 64, 64, (3, 3, 3), (64, 64), pieces, 0, 3, (0, 1))
     part = fused.Part(work.Work(job, backend.target(), out), None, None, None)
-    half, brain = (backend._launched(dtype, [part]) for dtype in (torch.float16, torch.bfloat16))
+    half, brain = (backend._new_kernels(dtype, [part]) for dtype in (torch.float16, torch.bfloat16))
     assert half
     assert not half & brain
