@@ -81,6 +81,8 @@ class Program:
     @property
     def prefix_bytes(self) -> int: ...
     @property
+    def copies_bytes(self) -> int: ...
+    @property
     def tiles(self) -> dict[str, Any] | None:
         """How tiles are placed on the cut's value: what schedule_plan takes; None without tiles."""
     @property

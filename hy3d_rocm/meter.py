@@ -14,20 +14,30 @@ import mmap
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hy3d_rocm import _native, memory
 from hy3d_rocm.diagnose.env.gpu import field, number
 from hy3d_rocm.memory import Machine, is_apu
+from hy3d_rocm.units import size_text
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MADV_HUGEPAGE, _MADV_POPULATE_WRITE = -1, -3, 14, 23
 _LARGE_PAGE, _MAPPED_BYTES = 2 << 20, 32 << 20
 _POPULATED_AT_ONCE = 8 << 20  # other threads can map memory in between
+#: of the memory for slices on the host that are pinned at once
+PIECE_BYTES = 64 << 20
+#: that memory for slices stays after a decode: to make it takes longer than many a decode
+KEPT_SECONDS = 5.0
+_PINNING_THREADS = 4  # more take no less time (16 cores, an H200's host)
+_PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable
 
 
 def machine_of(device: torch.device) -> Machine:
@@ -38,6 +48,7 @@ def machine_of(device: torch.device) -> Machine:
             "This system has no /proc/meminfo to say how much memory is free: install psutil"
             " (pip install psutil), which knows."
         )
+    host_free += kept_bytes()
     if device.type != "cuda":
         held = resident_bytes()
         return Machine(str(device), host_free, host_total, host_free, host_total, held)
@@ -90,6 +101,7 @@ def held_bytes(device: torch.device) -> int:
 def give_back(device: torch.device | None = None) -> None:
     """Collects garbage and returns what the allocators hold unused."""
     gc.collect()
+    close_kept()
     if device is not None and device.type == "cuda":
         torch.cuda.empty_cache()
     _native.trim()
@@ -138,6 +150,107 @@ def _libc() -> Any:
         return None
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "malloc_trim") and hasattr(libc, "mallopt") else None
+
+
+class HostMemory:
+    """Memory for what leaves the device. A few threads give it its pages and pin it, piece by piece
+    from its beginning on, while the device computes: one thread takes longer than many a decode."""
+
+    def __init__(self, device: torch.device, size_bytes: int) -> None:
+        self._device, self.size_bytes = device, 0
+        self._pool = ThreadPoolExecutor(_PINNING_THREADS, "hy3d-pin")
+        self._pieces: list[Future[tuple[Tensor, int]]] = []
+        self.grow(size_bytes)
+
+    def grow(self, size_bytes: int) -> None:
+        """So much at least; what is there stays."""
+        if self.size_bytes < size_bytes and self.size_bytes % PIECE_BYTES:
+            self.size_bytes -= self.size_bytes % PIECE_BYTES
+            _unpin(self._pieces.pop())
+        while self.size_bytes < size_bytes:
+            piece = min(PIECE_BYTES, size_bytes - self.size_bytes)
+            self._pieces.append(self._pool.submit(_pinned, self._device, piece))
+            self.size_bytes += piece
+
+    def parts(self, first: int, stop: int) -> Iterator[Tensor]:
+        """These bytes, each part once it is pinned. MemoryError where there are none."""
+        while first < stop:
+            number, begin = divmod(first, PIECE_BYTES)
+            end = min(begin + stop - first, PIECE_BYTES)
+            yield self._pieces[number].result()[0][begin:end]
+            first += end - begin
+
+    def leave(self) -> None:
+        """No copy is under way any more. A decode that begins within KEPT_SECONDS may have it."""
+        self._timer = threading.Timer(KEPT_SECONDS, close_kept, (self,))
+        self._timer.daemon = True
+        self._timer.start()
+        with _lock:
+            former, _kept[:] = _kept[:], [self]
+        for one in former:
+            one.close()
+
+    def take(self, size_bytes: int) -> HostMemory:
+        """For a decode that needs so much, of what another left."""
+        self._timer.cancel()
+        self.grow(size_bytes)
+        return self
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        while self._pieces:
+            _unpin(self._pieces.pop())
+
+
+_lock, _kept = threading.Lock(), list[HostMemory]()
+
+
+def kept_bytes() -> int:
+    """Host memory that is left for the next decode, which has it or closes it."""
+    return sum(one.size_bytes for one in list(_kept))
+
+
+def host_memory(device: torch.device, size_bytes: int) -> HostMemory:
+    """What another decode left, grown where it is not enough, or new memory."""
+    with _lock:
+        former = _kept.pop() if _kept else None
+    return HostMemory(device, size_bytes) if former is None else former.take(size_bytes)
+
+
+def close_kept(only: HostMemory | None = None) -> None:
+    """Gives back what the last decode left."""
+    with _lock:
+        former = [one for one in _kept if only is None or one is only]
+        _kept[:] = [one for one in _kept if one not in former]
+    for one in former:
+        one.close()
+
+
+def _pinned(device: torch.device, size_bytes: int) -> tuple[Tensor, int]:
+    """New memory with all its pages, pinned where the system allows it: its address then, else
+    0."""
+    try:
+        made = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)
+    except OSError as error:
+        raise MemoryError(f"no {size_text(size_bytes, 2)} of host memory: {error}") from error
+    address = made.data_ptr()
+    in_large_pages(address, size_bytes)
+    populate(address, size_bytes)
+    if device.type != "cuda":
+        return made, 0
+    with torch.cuda.device(device):  # of this thread: the error of a refusal is, too
+        refused = _runtime().cudaHostRegister(address, size_bytes, _PORTABLE)
+    return made, 0 if int(refused) else address
+
+
+def _unpin(piece: Future[tuple[Tensor, int]]) -> None:
+    if not (piece.cancelled() or piece.exception()) and (address := piece.result()[1]):
+        _runtime().cudaHostUnregister(address)
+
+
+def _runtime() -> Any:
+    """CUDA's or HIP's, by the names of CUDA's."""
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 class PeakMeter:

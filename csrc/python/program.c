@@ -80,7 +80,6 @@ static const field request_fields[] = {
     REQUEST(is_unified, SMALL, 1, 0),
     REQUEST(is_host, SMALL, 1, 0),
     REQUEST(may_spill, SMALL, 1, 0),
-    REQUEST(pins_powers, SMALL, 1, 0),
     REQUEST(compiles_all, SMALL, 1, 0),
     REQUEST(strategies, SMALL, 1, 0),
     REQUEST(unit, SMALL, 3, 0),
@@ -408,7 +407,7 @@ static PyObject *step_tuple(const hy3d_step *step, const int32_t *refs)
 static PyObject *slice_tuple(const hy3d_slice *slice)
 {
     return Py_BuildValue("(iiNNLL)", (int)slice->node, (int)slice->is_keys, pair(slice->frames),
-                         pair(slice->rows), (long long)slice->bytes, (long long)slice->host_bytes);
+                         pair(slice->rows), (long long)slice->bytes, (long long)slice->host_at);
 }
 
 static PyObject *section_dict(const hy3d_section *section)
@@ -933,6 +932,13 @@ static PyObject *program_input_rows(PyObject *self, void *ignored)
     return program == NULL ? NULL : rows_of_ranks(self, program, program->input_rows[0], 2);
 }
 
+static PyObject *program_copies_bytes(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    const hy3d_program *const program = open_program(self);
+    return program == NULL ? NULL : close_program(self, PyLong_FromLongLong(program->copies_bytes));
+}
+
 static PyObject *program_prefix_bytes(PyObject *self, void *ignored)
 {
     (void)ignored;
@@ -1206,6 +1212,7 @@ static PyGetSetDef program_getset[] = {
     {"input_rows", program_input_rows, NULL, "The input's rows that each rank's slices have.",
      NULL},
     {"prefix_bytes", program_prefix_bytes, NULL, "Of the prefix's output.", NULL},
+    {"copies_bytes", program_copies_bytes, NULL, "Host memory for all that leaves.", NULL},
     {"tiles", program_tiles, NULL, "How tiles are placed, as schedule_plan takes it, or None.",
      NULL},
     {"sections", program_sections, NULL, "A dictionary each.", NULL},

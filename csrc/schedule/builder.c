@@ -331,6 +331,7 @@ static int32_t new_slice(hy3d__builder *b, int32_t node, int64_t first, int64_t 
         .rows = {state->slice_rows.first, state->slice_rows.stop},
         .bytes =
             state->row_bytes * (state->slice_rows.stop - state->slice_rows.first) * (stop - first),
+        .host_at = -1,
     };
     a->slices[a->slice_count++] = slice;
     return number;

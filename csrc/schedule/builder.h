@@ -20,6 +20,7 @@ typedef struct hy3d__arrays {
     hy3d_slice *slices;
     int32_t *refs;
     hy3d_section *sections;
+    int64_t copies_bytes; /* as the program's */
     int32_t step_count, slice_count, ref_count, section_count;
     int32_t step_room, kept_room, slice_room, ref_room, section_room;
 } hy3d__arrays;

@@ -689,6 +689,7 @@ static hy3d_status take(hy3d_context *context, hy3d_schedule *s)
         .step_count = a->step_count,
         .slice_count = a->slice_count,
         .ref_count = a->ref_count,
+        .copies_bytes = s->arrays.copies_bytes,
         .prefix_bytes =
             s->candidates[s->chosen].order == HY3D_ORDER_TILES ? hy3d__prefix_bytes(s) : 0,
         .tiles = tiles.desc,

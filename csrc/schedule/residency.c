@@ -8,6 +8,8 @@
 
 /* Bytes of the copies of one exchange, as of what a step takes: sums stay within 63 bits. */
 #define MOST_EXCHANGED (INT64_C(1) << 48)
+/* The end of a copy on the host: a sum of two stays within 63 bits. */
+#define MOST_COPIED (INT64_C(1) << 61)
 
 static bool is_copy(const hy3d_step *step)
 {
@@ -174,7 +176,7 @@ typedef struct walk {
     const hy3d_schedule_request *request;
     const hy3d_machine *machine;
     const hy3d__arrays *arrays;
-    unsigned char *on_device, *on_host; /* of each slice of the section */
+    unsigned char *on_device; /* of each slice of the section */
     timeline clock;
     int64_t device, host;
     hy3d__cost cost;
@@ -191,9 +193,7 @@ static void note_peak(walk *w, int64_t beside)
 static void walk_copy(walk *w, const hy3d_step *step, const hy3d_slice *slice)
 {
     if (step->op == HY3D_STEP_STORE) {
-        w->host += slice->host_bytes;
         w->cost.stored_bytes += slice->bytes;
-        w->on_host[step->slice] = 1;
     } else if (step->op == HY3D_STEP_LOAD) {
         w->device += slice->bytes;
         w->cost.loaded_bytes += slice->bytes;
@@ -230,8 +230,7 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
     w->device -= freed_on_device(step, refs, slices, w->on_device);
     const int32_t *frees = &refs[step->first_ref + step->sources + step->others];
     for (int32_t i = 0; i < step->frees; i++) {
-        w->host -= w->on_host[frees[i]] ? slices[frees[i]].host_bytes : 0;
-        w->on_device[frees[i]] = w->on_host[frees[i]] = 0;
+        w->on_device[frees[i]] = 0;
     }
     return true;
 }
@@ -282,7 +281,6 @@ static bool walk_section(walk *w, int32_t number, int32_t times, int64_t prefix_
         return true;
     }
     memset(w->on_device, 0, count);
-    memset(w->on_host, 0, count);
     memset(w->clock.copied, 0, count * sizeof *w->clock.copied);
     w->clock.computing = w->clock.storing = w->clock.loading = 0;
     for (int32_t i = 0; i < section->steps; i++) {
@@ -321,7 +319,7 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
         longest = slices > longest ? slices : longest;
     }
     const hy3d_status status =
-        hy3d_alloc(context, longest * (sizeof(double) + 2) + 3 * count * sizeof(int32_t), &memory);
+        hy3d_alloc(context, longest * (sizeof(double) + 1) + 3 * count * sizeof(int32_t), &memory);
     if (status != HY3D_OK) {
         return status;
     }
@@ -331,11 +329,10 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
     void *behind = w.clock.copied + longest;
     int32_t *times = behind;
     w.on_device = (unsigned char *)(times + 3 * count);
-    w.on_host = w.on_device + longest;
     w.device = kept_throughout(request, arrays);
     w.host = request->result_bytes + source_bytes;
+    bool fits = hy3d__add_i64(w.host, arrays->copies_bytes, &w.host);
     note_peak(&w, 0);
-    bool fits = true;
     count_runs(arrays, times, times + count, times + 2 * count);
     for (int32_t i = 0; i < arrays->section_count && fits; i++) {
         fits = walk_section(&w, i, times[i], prefix_bytes);
@@ -684,18 +681,68 @@ static hy3d_status copy_array(hy3d_context *context, const void *from, size_t by
     return status;
 }
 
-/* The least power of two that is not below `bytes`. */
-static int64_t power_from(int64_t bytes)
+/* Where copies lie on the host: those that are there now, from the lowest on. */
+typedef struct shelf {
+    hy3d_slice *slices;
+    int32_t *there, count;
+    int64_t most; /* the end of the highest so far */
+} shelf;
+
+/* The slice's copy gets the lowest place that it has room in. */
+static hy3d_status shelve(shelf *s, int32_t slice)
 {
-    int64_t power = 1;
-    while (power < bytes) { /* a value has at most 2^60 bytes (builder.c) */
-        power *= 2;
+    int64_t at = 0, end;
+    int32_t i = 0;
+    for (; i < s->count; i++) {
+        const hy3d_slice *next = &s->slices[s->there[i]];
+        if (next->host_at - at >= s->slices[slice].bytes) {
+            break;
+        }
+        at = next->host_at + next->bytes;
+        at += -at & (HY3D_SCHEDULE_COPY_ALIGNMENT - 1);
     }
-    return power;
+    if (!hy3d__add_i64(at, s->slices[slice].bytes, &end) || end > MOST_COPIED) {
+        return HY3D_ERR_OVERFLOW;
+    }
+    s->slices[slice].host_at = at;
+    s->most = hy3d__max_i64(s->most, end);
+    memmove(s->there + i + 1, s->there + i, (size_t)(s->count++ - i) * sizeof *s->there);
+    s->there[i] = slice;
+    return HY3D_OK;
 }
 
-static hy3d_status assemble(hy3d_context *context, const hy3d_schedule_request *request,
-                            const spill *s, hy3d__arrays *out)
+static void clear_away(shelf *s, const int32_t *frees, int32_t count)
+{
+    for (int32_t k = 0; k < count; k++) {
+        for (int32_t i = 0; i < s->count && s->slices[frees[k]].host_at >= 0; i++) {
+            if (s->there[i] == frees[k]) {
+                memmove(s->there + i, s->there + i + 1,
+                        (size_t)(--s->count - i) * sizeof *s->there);
+                break;
+            }
+        }
+    }
+}
+
+/* Gives each copy of a program its place. */
+static hy3d_status place_copies(hy3d_context *context, hy3d__arrays *a)
+{
+    void *memory = NULL;
+    hy3d_status status = hy3d_alloc(context, (size_t)a->slice_count * sizeof(int32_t), &memory);
+    shelf copies = {.slices = a->slices, .there = memory};
+    for (int32_t i = 0; i < a->step_count && status == HY3D_OK; i++) {
+        const hy3d_step *step = &a->steps[i];
+        if (step->op == HY3D_STEP_STORE) {
+            status = shelve(&copies, step->slice);
+        }
+        clear_away(&copies, &a->refs[step->first_ref + step->sources + step->others], step->frees);
+    }
+    a->copies_bytes = copies.most;
+    hy3d_free(context, memory);
+    return status;
+}
+
+static hy3d_status assemble(hy3d_context *context, const spill *s, hy3d__arrays *out)
 {
     const hy3d__arrays *a = s->arrays;
     const size_t count = (size_t)s->step_count + (size_t)s->event_count;
@@ -727,14 +774,13 @@ static hy3d_status assemble(hy3d_context *context, const hy3d_schedule_request *
     for (int32_t i = 0, e = 0; i < s->step_count; i++) {
         for (; e < s->event_count && s->events[e].step == i; e++) {
             const int32_t slice = s->events[e].slice;
-            hy3d_slice *moved = &out->slices[slice];
+            const hy3d_slice *moved = &out->slices[slice];
             hy3d_step step = {.op = s->events[e].op,
                               .node = moved->node,
                               .slice = slice,
                               .frames = {moved->frames[0], moved->frames[1]},
                               .rows = {moved->rows[0], moved->rows[1]},
                               .peer = -1};
-            moved->host_bytes = request->pins_powers ? power_from(moved->bytes) : moved->bytes;
             out->kept[out->step_count] = 0;
             out->steps[out->step_count++] = step;
         }
@@ -796,7 +842,13 @@ hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *requ
         status = sort_events(context, &s);
     }
     if (status == HY3D_OK) {
-        status = assemble(context, request, &s, spilled_out);
+        status = assemble(context, &s, spilled_out);
+    }
+    if (status == HY3D_OK) {
+        status = place_copies(context, spilled_out);
+        if (status != HY3D_OK) {
+            hy3d__arrays_destroy(context, spilled_out);
+        }
     }
     hy3d_free(context, s.events);
     hy3d_free(context, memory);

@@ -208,16 +208,15 @@ class _Walk:
         self._prefix = 0
         self._is_prefix = False
         self._first = 0
-        # node, is_keys, frames, rows, bytes, host_bytes of each
+        # node, is_keys, frames, rows, bytes, host_at of each
         self._slices: tuple[tuple[int, int, Any, Any, int, int], ...] = ()
         self._there: set[int] = set()
-        self._copied: set[int] = set()
 
     def begin(
         self, section: dict[str, Any], slices: tuple[tuple[int, int, Any, Any, int, int], ...]
     ) -> None:
         """A section starts, with nothing."""
-        self._slices, self._there, self._copied = slices, set(), set()
+        self._slices, self._there = slices, set()
         self._is_prefix = section["kind"] == _PREFIX
         self._first = section["first_step"]
 
@@ -240,15 +239,12 @@ class _Walk:
             self._there.discard(over)
         if step.slice >= 0 and (_makes(op) or op == "load"):
             self._there.add(step.slice)
-        elif op == "store":
-            self._copied.add(step.slice)
         elif op == "emit" and self._is_prefix:
             self._prefix = self.program.prefix_bytes
         peak = self._device() + step.workspace_bytes
         if op == "drop":
             self._there.discard(step.slice)
         self._there.difference_update(step.frees)
-        self._copied.difference_update(step.frees)
         return told | {
             "peak_bytes": peak, "device_bytes": self._device(),
             "host_bytes": 0 if self._is_one else self._beside(),
@@ -259,7 +255,7 @@ class _Walk:
         return there + (self._beside() if self._is_one else 0)
 
     def _beside(self) -> int:
-        return self._host + self._prefix + sum(self._slices[n][5] for n in self._copied)
+        return self._host + self._prefix + self.program.copies_bytes
 
     def _what(self, number: int) -> str:
         """The node in a few words: "conv 3x3x3 512>256", "attention 512"."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -100,6 +100,7 @@ class Execution:
         )  # fmt: skip
         self._tried: list[tuple[Any, ...]] = []
         self._may_blame_library = not job.without_library
+        self._transfers: Transfers | None = None
 
     @property
     def device(self) -> torch.device:
@@ -267,7 +268,10 @@ class Execution:
         scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
         try:
             # Nobody writes to the weights.
-            with steady(self._most_prepared()), self._routed(), scope:
+            with steady(self._most_prepared()), self._routed(), scope, ExitStack() as ends:
+                ends.push(self._end_transfers)
+                if self.device.type == "cpu":
+                    meter.close_kept()
                 (job, backend, _), (wanted, *_) = self._together(
                     "its first step", self._begin, says=itemgetter(2)
                 )
@@ -469,12 +473,23 @@ class Execution:
     def _interpreter(
         self, kind: Callable[..., Any], compiled: Any, backend: TorchBackend, sample: int
     ) -> Any:
-        stores = compiled.program.candidate["stored_bytes"] > 0
         return kind(
             compiled.graph, backend, self.device, self.job.dtype, counter=self.counter,
             sample=sample, recover=self._recover(),
-            transfers=Transfers(self.device) if stores else None,
+            transfers=self._transfers_of(compiled.program.copies_bytes),
         )  # fmt: skip
+
+    def _transfers_of(self, size_bytes: int) -> Transfers | None:
+        """What all samples of an attempt share; no frames of it are on their way between two."""
+        if size_bytes > (0 if self._transfers is None else self._transfers.memory.size_bytes):
+            self._end_transfers(None)
+            self._transfers = Transfers(self.device, size_bytes)
+        return self._transfers if size_bytes else None
+
+    def _end_transfers(self, failed: type[BaseException] | None, *_: object) -> None:
+        ended, self._transfers = self._transfers, None
+        if ended is not None:
+            ended.close(is_kept=failed is None)
 
     def _clean_up(self, number: int) -> None:
         """After each result the host's heap, or glibc's fragments add up (2 MB a chunk measured);

@@ -53,7 +53,11 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # its name befo
 
 
 def set_variables() -> None:
-    """Sets VARIABLES where they are not set, before a process group is made."""
+    """Sets VARIABLES where they are not set, before a process group is made. torchrun's "1" for the
+    first of them is nobody's choice: it sets that in every process that it starts."""
+    first = next(iter(VARIABLES))
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get(first) == "1":
+        del os.environ[first]
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -175,32 +176,50 @@ def check_finite(ends: Tensor, first: int, stop: int) -> None:
 
 
 class Transfers:
-    """Moves tensors between the device and pinned host memory, one stream a direction. Torch's host
-    allocator waits itself for copies from and to a pinned block that is given back."""
+    """Moves tensors between the device and host memory of `size_bytes`, in which each copy has its
+    place, as the program says: one stream a direction. MemoryError where there is none."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, size_bytes: int) -> None:
         self.device = device
         self._out = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._in = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.memory = meter.host_memory(device, size_bytes)
 
-    def store(self, tensor: Tensor) -> tuple[Any, Ticket]:
-        """Begins a copy on the host. `tensor` must live until the ticket was waited for."""
+    def store(self, tensor: Tensor, at: int) -> tuple[Any, Ticket]:
+        """Begins a copy to place `at` on the host. `tensor` must live until the ticket was waited
+        for."""
         like: Any = torch.empty_like(tensor, device="meta")
-        host = pinned(like.size(), like.stride(), tensor.dtype)
-        return host, self._copied(self._out, host, tensor)
+        return (at, like), self._copied(self._out, at, tensor, like)
 
     def load(self, on_host: Any) -> tuple[Tensor, Ticket]:
         """Begins a copy back, in the layout it had; not to be read before join or wait."""
+        at, like = on_host
         tensor = torch.empty_strided(
-            on_host.size(), on_host.stride(), dtype=on_host.dtype, device=self.device
+            like.size(), like.stride(), dtype=like.dtype, device=self.device
         )
-        return tensor, self._copied(self._in, tensor, on_host)
+        return tensor, self._copied(self._in, at, tensor, None)
 
-    def _copied(self, stream: Any, target: Tensor, source: Tensor) -> Ticket:
+    def _copied(self, stream: Any, at: int, tensor: Tensor, like: Tensor | None) -> Ticket:
+        """like: how it lies on the host, where it leaves; else it comes."""
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            target.copy_(source, non_blocking=True)
+            if like is not None and like.stride() != tensor.stride():
+                tensor = tensor.clone()  # what lies with gaps
+            there = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+            first = 0
+            for here in self.memory.parts(at, at + len(there)):
+                pair = here, there[first : first + len(here)]
+                target, source = pair if like is not None else pair[::-1]
+                target.copy_(source, non_blocking=True)
+                first += len(here)
             return Ticket(stream.record_event(), self.device)
+
+    def close(self, is_kept: bool = False) -> None:
+        """is_kept: the next decode may have the memory."""
+        with suppress(RuntimeError):  # of a device that does nothing any more
+            self._out.synchronize()
+            self._in.synchronize()
+        (self.memory.leave if is_kept else self.memory.close)()
 
 
 class Ticket:

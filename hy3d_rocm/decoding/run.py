@@ -206,6 +206,7 @@ class Run:
         self._spans: list[Range] = [frames for _, _, frames, _, _, _ in slices]
         self._rows: list[Range] = [rows for _, _, _, rows, _, _ in slices]
         self._bytes = [size for _, _, _, _, size, _ in slices]
+        self._host_at = [at for *_, at in slices]
         self._are_keys = [bool(is_keys) for _, is_keys, *_ in slices]
         for index, (node, is_keys, (_, stop), *_) in enumerate(slices):
             self._frames[node] = max(self._frames.get(node, 0), stop)
@@ -464,7 +465,7 @@ class Run:
     def _store(self, step: ProgramStep) -> None:
         assert self.transfers is not None, "a program that stores slices needs a transfers"
         entry = self._slices[step.slice]
-        entry.host, entry.leaving = self.transfers.store(entry.ready())
+        entry.host, entry.leaving = self.transfers.store(entry.ready(), self._host_at[step.slice])
 
     def _drop(self, step: ProgramStep) -> None:
         self._forget(self._slices[step.slice])

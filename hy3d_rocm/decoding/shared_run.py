@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm import _native
-from hy3d_rocm.decoding.backends.statistics import combine
+from hy3d_rocm.decoding.backends.statistics import combine, combine_rows
 from hy3d_rocm.decoding.group import Group, GroupLostError, Meeting, Parts, Pending
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.report import Step
@@ -25,6 +25,7 @@ _GOES_ON, _MEETS = 0, 1
 _SHARE = 0.1
 #: of the frames that are on their way at a time, but one frame at least
 AT_ONCE_BYTES = 32 << 20
+_ASKED_EVERY = 4  # norms: whether a rank has failed
 
 
 class KeepAlive:
@@ -269,15 +270,16 @@ class SharedRun(Run):
 
     def _combine(self, step: ProgramStep) -> None:
         """The moments of the value that a REDUCE is of, of all ranks in their order: the same on
-        each. Whether a rank has failed is asked here, and looked at where they meet next, so that
-        none waits."""
+        each. Whether a rank has failed is asked at every fourth norm, and looked at where they meet
+        next, so that none waits."""
         source = self.graph.nodes[step.node].source
         if source in self._reduced:
             return
         self._reduced.add(source)
         self._hear()
-        about = f"norm {step.node} of sample {self.sample}"
-        self._asked = Meeting(self.group, about, self._error)
+        if len(self._reduced) % _ASKED_EVERY == 1:
+            about = f"norm {step.node} of sample {self.sample}"
+            self._asked = Meeting(self.group, about, self._error)
         own = self._unless_failed(self._tried, self._own_moments, source) if self._spans else None
         channels = self.graph.nodes[source].channels
         told = self._unless_failed(self._tried, self._told, channels, own)
@@ -291,19 +293,16 @@ class SharedRun(Run):
 
     def _told(self, channels: int, own: Moments | None) -> Tensor:
         """Mean and deviations in one tensor."""
-        told = torch.zeros((2, channels), dtype=torch.float64, device=self.device)
-        if own is not None:
-            told[0].copy_(own.mean)
-            told[1].copy_(own.deviations)
-        return told
+        if own is None:
+            return torch.zeros((2, channels), dtype=torch.float64, device=self.device)
+        return torch.stack((own.mean, own.deviations))
 
     def _sum_of(self, count: int, every: Sequence[Tensor]) -> Moments:
         """Of all rows. count: of this rank's."""
         rows = [stop - first for first, stop in self._shares]
-        return combine([
-            Moments(count * n // rows[self.group.rank], mean, deviations)
-            for n, (mean, deviations) in zip(rows, every, strict=True) if n
-        ])  # fmt: skip
+        told = torch.stack([one for n, one in zip(rows, every, strict=True) if n])
+        counts = [count * n // rows[self.group.rank] for n in rows if n]
+        return combine_rows(counts, told[:, 0], told[:, 1])
 
     def _own_moments(self, source: int) -> Moments:
         return combine([self._gathered[number] for number in self._of_node[source]])

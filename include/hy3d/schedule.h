@@ -124,8 +124,11 @@ typedef struct hy3d_step {
 typedef struct hy3d_slice {
     int32_t node, is_keys;
     int64_t frames[2], rows[2];
-    int64_t bytes, host_bytes; /* host_bytes: of its copy on the host, if one is made */
+    int64_t bytes;
+    int64_t host_at; /* where its copy begins in the program's memory on the host (copies_bytes), a
+                        multiple of HY3D_SCHEDULE_COPY_ALIGNMENT; -1: none is made */
 } hy3d_slice;
+#define HY3D_SCHEDULE_COPY_ALIGNMENT 256
 
 typedef enum hy3d_section_kind {
     HY3D_SECTION_ALL = 0,        /* the whole graph on the whole picture */
@@ -303,7 +306,6 @@ typedef struct hy3d_schedule_request {
                                 both peaks together come out of device_budget */
     int32_t is_host;         /* the device is the host: device_budget is of all memory */
     int32_t may_spill;       /* slices may leave for the host */
-    int32_t pins_powers;     /* memory on the host is taken in powers of two */
     int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing. Of each
                                 halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
@@ -373,6 +375,7 @@ typedef struct hy3d_program {
     const int32_t *refs;
     int32_t section_count, step_count, slice_count, ref_count;
     int64_t prefix_bytes; /* of the prefix's output, on the host while tiles are made */
+    int64_t copies_bytes; /* on the host throughout: memory in which all that leaves has a place */
     int32_t weights[HY3D_SCHEDULE_MAX_RANKS];    /* of each rank: rows are shared in this ratio; 0
                                                  behind the last */
     int64_t shares[HY3D_SCHEDULE_MAX_RANKS + 1]; /* so rank r has the output's rows from shares[r]

@@ -400,7 +400,6 @@ static void random_request(builder *b)
     request->is_unified = once_in(b, 6);
     request->is_host = once_in(b, 6);
     request->may_spill = !once_in(b, 4);
-    request->pins_powers = once_in(b, 3);
     request->strategies = once_in(b, 4) ? (uint32_t)draw(b, 1, 15) : 15;
     request->copy_bytes_per_second = draw(b, 1, 100) * 1e5;
     memset(request->halos, 0, sizeof request->halos);

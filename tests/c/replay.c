@@ -126,18 +126,6 @@ static int32_t written_over(const hy3d_step *step, const int32_t *refs)
     return step->op == HY3D_STEP_ADD ? refs[0] : refs[step->sources];
 }
 
-int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes)
-{
-    int64_t power = 1;
-    if (!request->pins_powers || bytes == 0) {
-        return bytes;
-    }
-    while (power < bytes) {
-        power *= 2;
-    }
-    return power;
-}
-
 int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames, int64_t rows)
 {
     const hy3d_size *const size = &walk->values.of[slice->node].size;
@@ -164,7 +152,6 @@ static void take(replay_walk *walk, const hy3d_step *step, replay_place was)
         walk->slices_bytes += slice->bytes;
     }
     if (step->op == HY3D_STEP_STORE) {
-        walk->host += slice->host_bytes;
         walk->verdict->stored_bytes += slice->bytes;
     } else if (step->op == HY3D_STEP_LOAD) {
         walk->verdict->loaded_bytes += slice->bytes;
@@ -194,9 +181,6 @@ bool replay_give_back(replay_walk *walk, const hy3d_step *step)
         }
         if (slice->place == REPLAY_ON_DEVICE && frees[i] != written_over(step, refs)) {
             walk->slices_bytes -= replay_slice_at(walk, frees[i])->bytes;
-        }
-        if (slice->is_stored) {
-            walk->host -= replay_slice_at(walk, frees[i])->host_bytes;
         }
         slice->place = REPLAY_FREED;
     }
@@ -234,6 +218,9 @@ bool replay_end(replay_walk *walk)
     for (int32_t i = 0; i < walk->section->slices; i++) {
         if (walk->slices[i].place != REPLAY_FREED) {
             return replay_object(walk, "slice %d is left at the end, or never made", i);
+        }
+        if (!walk->slices[i].is_stored && replay_slice_at(walk, i)->host_at != -1) {
+            return replay_object(walk, "slice %d never leaves and has a place on the host", i);
         }
     }
     if (walk->given != frames && (is_wanted || walk->given != 0)) {
@@ -411,7 +398,8 @@ bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
         return replay_object(walk, "%lld bytes on the device, and no more than %lld should be",
                              (ll)stated->device_bytes, (ll)candidate->resident_bytes);
     }
-    return agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
+    return agree(walk, "memory for copies", walk->program->copies_bytes, walk->verdict->copies_bytes) &&
+           agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
            agree(walk, "margin bytes", candidate->margin_bytes,
                  replay_margin(walk->request, is_beside ? stated->host_bytes : stated->device_bytes)) &&
            agree(walk, "host bytes", candidate->host_bytes, stated->host_bytes) &&
@@ -573,7 +561,7 @@ replay_walk replay_walk_of(const hy3d_schedule_request *request, const hy3d_prog
 {
     const int32_t nodes = request->graph.count;
     replay_walk walk = {.request = request, .program = program, .verdict = verdict,
-                        .device = request->kept_bytes, .host = request->result_bytes};
+                        .device = request->kept_bytes, .host = request->result_bytes + program->copies_bytes};
     *verdict = (replay_verdict){.device_bytes = walk.device, .host_bytes = walk.host,
                                 .both_bytes = walk.device + walk.host,
                                 .shapes = 0xcbf29ce484222325U};

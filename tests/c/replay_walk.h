@@ -94,8 +94,6 @@ bool replay_is_laid_out(replay_walk *walk);
 /* Bytes of a slice's node and kind with so many frames and rows. */
 int64_t replay_bytes(const replay_walk *walk, const hy3d_slice *slice, int64_t frames,
                      int64_t rows);
-/* Of the host's copy of so many bytes. */
-int64_t replay_host_bytes(const hy3d_schedule_request *request, int64_t bytes);
 
 /* Rows of several ranks (replay_rows.c). Without ranks all rows are own, held and filled. */
 replay_rows *replay_rows_make(const hy3d_graph *graph, const replay_values *values,

@@ -24,16 +24,16 @@ static const hy3d_node hand_nodes[] = {
 
 /* Of a slice, by rank: what it makes and one row of the other's. Two bytes an element. */
 static const hy3d_slice hand_slices[RANKS][5] = {
-    {{.node = 0, .frames = {0, 2}, .rows = {0, 3}, .bytes = 24, .host_bytes = 24},
-     {.node = 1, .frames = {0, 1}, .rows = {0, 3}, .bytes = 24, .host_bytes = 24},
-     {.node = 1, .frames = {1, 2}, .rows = {0, 3}, .bytes = 24, .host_bytes = 24},
-     {.node = 2, .frames = {0, 1}, .rows = {0, 4}, .bytes = 32, .host_bytes = 32},
-     {.node = 2, .frames = {1, 2}, .rows = {0, 4}, .bytes = 32, .host_bytes = 32}},
-    {{.node = 0, .frames = {0, 2}, .rows = {1, 5}, .bytes = 32, .host_bytes = 32},
-     {.node = 1, .frames = {0, 1}, .rows = {1, 5}, .bytes = 32, .host_bytes = 32},
-     {.node = 1, .frames = {1, 2}, .rows = {1, 5}, .bytes = 32, .host_bytes = 32},
-     {.node = 2, .frames = {0, 1}, .rows = {4, 10}, .bytes = 48, .host_bytes = 48},
-     {.node = 2, .frames = {1, 2}, .rows = {4, 10}, .bytes = 48, .host_bytes = 48}},
+    {{.node = 0, .frames = {0, 2}, .rows = {0, 3}, .bytes = 24, .host_at = -1},
+     {.node = 1, .frames = {0, 1}, .rows = {0, 3}, .bytes = 24, .host_at = 0},
+     {.node = 1, .frames = {1, 2}, .rows = {0, 3}, .bytes = 24, .host_at = -1},
+     {.node = 2, .frames = {0, 1}, .rows = {0, 4}, .bytes = 32, .host_at = -1},
+     {.node = 2, .frames = {1, 2}, .rows = {0, 4}, .bytes = 32, .host_at = -1}},
+    {{.node = 0, .frames = {0, 2}, .rows = {1, 5}, .bytes = 32, .host_at = -1},
+     {.node = 1, .frames = {0, 1}, .rows = {1, 5}, .bytes = 32, .host_at = 0},
+     {.node = 1, .frames = {1, 2}, .rows = {1, 5}, .bytes = 32, .host_at = -1},
+     {.node = 2, .frames = {0, 1}, .rows = {4, 10}, .bytes = 48, .host_at = -1},
+     {.node = 2, .frames = {1, 2}, .rows = {4, 10}, .bytes = 48, .host_at = -1}},
 };
 
 static const int32_t hand_refs[] = {0, 0, 0, 1, 3, 1, 2, 1, 2, 4};
@@ -110,6 +110,7 @@ static program_copy hand_program(int32_t rank)
         .slice_count = 5,
         .ref_count = (int32_t)COUNT_OF(hand_refs),
         .input_rows = {{0, 3}, {1, 5}},
+        .copies_bytes = rank == 0 ? 24 : 32,
     };
     program_copy copy = program_copy_of(&program);
     hy3d_step *const more = realloc(copy.steps, (STEPS + 4) * sizeof *more);
@@ -276,7 +277,7 @@ static void makes_fewer_rows(program_copy *c) { c[0].steps[1].rows[1] = 1; }
 static void has_too_few_rows(program_copy *c)
 {
     c[0].slices[2].rows[1] = 2;
-    c[0].slices[2].bytes = c[0].slices[2].host_bytes = 16;
+    c[0].slices[2].bytes = 16;
 }
 static void enters_its_own_rows(program_copy *c)
 {
@@ -429,7 +430,7 @@ static program_copy empty_program(int32_t rank)
         hy3d_slice *const slice = &copy.slices[i];
         slice->rows[0] = 0;
         slice->rows[1] = slice->node < 2 ? 1 : 2;
-        slice->bytes = slice->host_bytes = slice->node < 2 ? 8 : 16;
+        slice->bytes = slice->node < 2 ? 8 : 16;
     }
     if (rank == 0) {
         static const int32_t kept[] = {REDUCES - 4, EMITS - 4, LAST - 4};
@@ -443,6 +444,7 @@ static program_copy empty_program(int32_t rank)
         copy.program.step_count = copy.sections[0].steps = COUNT_OF(kept);
         copy.program.slice_count = copy.sections[0].slices = 0;
     }
+    copy.program.copies_bytes = rank == 0 ? 0 : 8;
     copy.sections[0].size[1] = 1;
     memset(copy.program.input_rows, 0, sizeof copy.program.input_rows);
     copy.program.input_rows[1][1] = 1;

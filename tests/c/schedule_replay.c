@@ -54,11 +54,11 @@ static const hy3d_node hand_nodes[] = {
 };
 
 static const hy3d_slice hand_slices[] = {
-    {.node = 0, .frames = {0, 4}, .rows = {0, 1}, .bytes = 8, .host_bytes = 8},
-    {.node = 1, .frames = {0, 2}, .rows = {0, 1}, .bytes = 8, .host_bytes = 8},
-    {.node = 1, .frames = {2, 4}, .rows = {0, 1}, .bytes = 8, .host_bytes = 8},
-    {.node = 2, .frames = {0, 2}, .rows = {0, 1}, .bytes = 8, .host_bytes = 8},
-    {.node = 2, .frames = {2, 4}, .rows = {0, 1}, .bytes = 8, .host_bytes = 8},
+    {.node = 0, .frames = {0, 4}, .rows = {0, 1}, .bytes = 8, .host_at = -1},
+    {.node = 1, .frames = {0, 2}, .rows = {0, 1}, .bytes = 8, .host_at = 0},
+    {.node = 1, .frames = {2, 4}, .rows = {0, 1}, .bytes = 8, .host_at = -1},
+    {.node = 2, .frames = {0, 2}, .rows = {0, 1}, .bytes = 8, .host_at = -1},
+    {.node = 2, .frames = {2, 4}, .rows = {0, 1}, .bytes = 8, .host_at = -1},
 };
 
 /* 0 1: source and what is freed of steps 1, 3; and so on. */
@@ -115,6 +115,7 @@ static hy3d_program hand_program(void)
         .step_count = WHOLE_STEPS,
         .slice_count = 5,
         .ref_count = (int32_t)COUNT_OF(hand_refs),
+        .copies_bytes = 8,
     };
     return program;
 }
@@ -188,7 +189,26 @@ static void wrong_work(program_copy *c) { c->program.candidate.macs++; }
 static void wrong_stored(program_copy *c) { c->program.candidate.stored_bytes = 0; }
 static void wrong_loaded(program_copy *c) { c->program.candidate.loaded_bytes = 16; }
 static void wrong_bytes(program_copy *c) { c->slices[4].bytes = 16; }
-static void wrong_copy(program_copy *c) { c->slices[1].host_bytes = 16; }
+static void wrong_copy(program_copy *c) { c->slices[1].host_at = 256; }
+static void unaligned_copy(program_copy *c)
+{
+    c->slices[1].host_at = 8;
+    c->program.copies_bytes = 16;
+}
+static void place_for_nothing(program_copy *c) { c->slices[2].host_at = 0; }
+static void copies_in_one_place(program_copy *c)
+{
+    c->steps[4].op = HY3D_STEP_STORE;
+    c->steps[4].slice = 2;
+    c->steps[4].frames[0] = 2;
+    c->steps[4].frames[1] = 4;
+    c->slices[2].host_at = 0;
+}
+static void too_much_for_copies(program_copy *c)
+{
+    c->program.copies_bytes++;
+    c->program.candidate.host_bytes++;
+}
 static void wrong_workspace(program_copy *c) { c->steps[1].workspace_bytes = 1; }
 static void drops_a_frame(program_copy *c) { c->steps[7].drop = 1; }
 static void ref_beyond(program_copy *c) { c->refs[11] = 5; }
@@ -224,7 +244,11 @@ START_TEST(test_every_fault_by_hand_is_named)
         {wrong_stored, "stored bytes"},
         {wrong_loaded, "loaded bytes"},
         {wrong_bytes, "slice 4 has 16 bytes, not 8"},
-        {wrong_copy, "the copy of 8 bytes has 16"},
+        {wrong_copy, "a copy of 8 bytes from 256 on, in memory of 8"},
+        {unaligned_copy, "a copy of 8 bytes from 8 on, in memory of 16"},
+        {place_for_nothing, "slice 2 never leaves and has a place on the host"},
+        {copies_in_one_place, "the copies of slices 2 and 1 lie in one place"},
+        {too_much_for_copies, "memory for copies: the candidate says 9, it is 8"},
         {wrong_workspace, "workspace of 1 bytes, not 0"},
         {drops_a_frame, "frames 0 to 2, not 1 to 2"},
         {ref_beyond, "slice 5 of 5"},

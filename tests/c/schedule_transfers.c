@@ -64,7 +64,7 @@ static void even_random(test_random *random, int32_t slices, int32_t steps, even
     for (int32_t slice = 0; slice < made; slice++) {
         hy3d_step *const step = &p->steps[last[slice]];
         p->refs[step->first_ref + step->sources + step->frees++] = slice;
-        p->slices[slice] = (hy3d_slice){.bytes = UNIT, .host_bytes = UNIT, .frames = {slice % 6, 6}};
+        p->slices[slice] = (hy3d_slice){.bytes = UNIT, .host_at = -1, .frames = {slice % 6, 6}};
     }
     p->section = (hy3d_section){.steps = steps, .slices = made};
     p->arrays = (hy3d__arrays){.steps = p->steps, .kept = p->kept, .slices = p->slices,

@@ -111,7 +111,7 @@ static void spoil_request(fuzz_input *in, hy3d_schedule_request *request)
                              &request->halos[1].smallest, &request->most_shape_bytes,
                              &request->busy_positions};
     int32_t *const narrow[] = {&request->is_unified, &request->is_host, &request->may_spill,
-                               &request->pins_powers, &request->statistic_passes,
+                               &request->statistic_passes,
                                &request->device.chunks[0], &request->device.chunks[1],
                                &request->device.chunks[2], &request->host.chunks[0],
                                &request->rank, &request->unit[0], &request->unit[1],

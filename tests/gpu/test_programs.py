@@ -71,11 +71,14 @@ def schedule(graph: Any, x: Any, **request: Any) -> Any:
 
 def carried_out(graph: Any, x: Any, program: Any, recover: Callable[..., bool] = never) -> Any:
     """The frames, in host memory as decode() keeps them."""
-    run = Run(graph, backend(x.dtype), GPU, x.dtype, transfers=Transfers(GPU), recover=recover)
+    transfers = Transfers(GPU, program.copies_bytes) if program.copies_bytes else None
+    run = Run(graph, backend(x.dtype), GPU, x.dtype, transfers=transfers, recover=recover)
     parts = []
     for _, frames in run.section(program, 0, lambda r: x[:, :, slice(*r)]):
         parts.append(frames.cpu())
         del frames
+    if transfers is not None:
+        transfers.close()
     return torch.cat(parts, 2)
 
 

@@ -219,7 +219,16 @@ def scheduled() -> list[Call]:
     for schedule in (whole, tiled):
         program = schedule.program
         pairs = ("shares", "input_rows")
-        for name in ("candidate", "cut", "prefix_bytes", *pairs, "weights", "tiles", "sections"):
+        for name in (
+            "candidate",
+            "cut",
+            "prefix_bytes",
+            "copies_bytes",
+            *pairs,
+            "weights",
+            "tiles",
+            "sections",
+        ):
             found.append(Call(f"Program.{name}", getattr, (program, name), {}))
         for name in ("steps", "kept", "slices", "start"):
             found.append(Call(f"Program.{name}", getattr(program, name), (0,), {}))

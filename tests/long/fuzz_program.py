@@ -115,6 +115,7 @@ PROGRAM_CALLS: dict[str, Any] = {
             "candidate",
             "cut",
             "prefix_bytes",
+            "copies_bytes",
             "shares",
             "input_rows",
             "weights",

@@ -264,10 +264,12 @@ class LateTransfers:
             self.copies_that_fail -= 1
             raise torch.OutOfMemoryError("the test's, in a copy")
 
-    def store(self, tensor: Any) -> Any:
+    def store(self, tensor: Any, at: int) -> Any:
         self._may_fail()
         with _disable_current_modes():
-            host = _Host(torch.full_like(tensor, float("nan")))
+            host = _Host(torch.full_like(tensor, float("nan")), range(at, at + tensor.nbytes))
+        for other in self.on_host:
+            assert max(at, other.place.start) >= min(host.place.stop, other.place.stop)
         self.on_host.add(host)
         self.sent += 1
         return host, _Late(self, weakref.ref(tensor), host.tensor, host)
@@ -280,8 +282,8 @@ class LateTransfers:
 
 
 class _Host:
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: Any, place: range) -> None:
+        self.tensor, self.place = tensor, place
         self.pending = True
 
 

@@ -6,6 +6,9 @@ import ctypes
 import mmap
 import platform
 import sys
+import threading
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -62,3 +65,156 @@ def test_where_the_kernel_knows_nothing_of_it_nothing_happens(
     monkeypatch.setattr(meter, "_libc", lambda: None)
     meter.populate(x.data_ptr(), x.nbytes)
     assert bool((x == 3).all())
+
+
+GPU = torch.device("cuda", 0)
+
+
+class Pinning:
+    """Stands in for torch.cuda.cudart(): pins every second piece. `pinned`: by address the size of
+    what is."""
+
+    def __init__(self) -> None:
+        self.pinned: dict[int, int] = {}
+        self.asked: list[int] = []
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        self.asked.append(size)
+        if len(self.asked) % 2:
+            return 2
+        assert address not in self.pinned
+        self.pinned[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.pinned[address]
+        return 0
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Pinning()
+    monkeypatch.setattr(meter, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(meter, "_PINNING_THREADS", 1)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    yield made
+    meter.close_kept()
+    assert not made.pinned
+
+
+def test_host_memory_is_pinned_in_pieces_where_the_system_lets_it(system: Pinning) -> None:
+    held = meter.HostMemory(GPU, 9000)
+    assert held.size_bytes == 9000
+    parts = list(held.parts(100, 9000))
+    assert [len(part) for part in parts] == [3996, 4096, 808]
+    assert system.asked == [4096, 4096, 808]
+    assert system.pinned == {parts[1].data_ptr(): 4096}
+    assert [len(part) for part in held.parts(4000, 4200)] == [96, 104]
+    assert list(held.parts(300, 300)) == []
+    held.close()
+    assert not system.pinned
+    on_cpu = meter.HostMemory(torch.device("cpu"), 9000)
+    assert sum(len(part) for part in on_cpu.parts(0, 9000)) == 9000
+    on_cpu.close()
+    assert len(system.asked) == 3
+
+
+def test_memory_that_grows_keeps_its_whole_pieces(system: Pinning) -> None:
+    held = meter.HostMemory(GPU, 3 * 4096 + 50)
+    before = [part.data_ptr() for part in held.parts(0, 3 * 4096 + 50)]
+    assert list(system.pinned) == [before[1], before[3]]
+    held.grow(100)
+    assert held.size_bytes == 3 * 4096 + 50
+    held.grow(5 * 4096)
+    after = [part.data_ptr() for part in held.parts(0, 5 * 4096)]
+    assert after[:3] == before[:3]
+    assert list(system.pinned) == [before[1], after[4]], "the part of a piece was not unpinned"
+    assert system.asked == [4096, 4096, 4096, 50, 4096, 4096]
+    held.grow(6 * 4096 + 1)
+    assert [len(part) for part in held.parts(5 * 4096, held.size_bytes)] == [4096, 1]
+    held.close()
+
+
+def test_closed_memory_begins_no_further_piece(
+    system: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def populate(address: int, size: int) -> None:
+        if len(system.asked) == 3:
+            has_begun.set()
+            assert may_go_on.wait(60)
+
+    monkeypatch.setattr(meter, "populate", populate)
+    held = meter.HostMemory(GPU, 9 * 4096)
+    assert has_begun.wait(60)
+    assert len(system.pinned) == 1
+    threading.Timer(0.05, may_go_on.set).start()
+    held.close()
+    assert len(system.asked) == 4
+    assert not system.pinned
+
+
+@pytest.mark.parametrize("error", [OSError(12, "no memory"), RuntimeError("the test's")])
+def test_a_piece_that_fails_fails_who_asks_for_it_and_no_close(
+    system: Pinning, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*given: int) -> None:
+        raise error
+
+    if isinstance(error, OSError):
+        monkeypatch.setattr("mmap.mmap", fails)
+    else:
+        monkeypatch.setattr(meter, "populate", fails)
+    held = meter.HostMemory(GPU, 4096)
+    with pytest.raises((MemoryError, RuntimeError), match=r"no 4\.00 kB of host memory|the test's"):
+        list(held.parts(0, 10))
+    held.close()
+
+
+def test_memory_that_a_decode_left_is_the_next_ones_or_goes_back(
+    system: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hy3d_rocm.memory.host_free_bytes", lambda: 1 << 33)
+    first = meter.host_memory(GPU, 8192)
+    assert meter.kept_bytes() == 0
+    first.leave()
+    assert meter.kept_bytes() == 8192
+    assert meter.machine_of(torch.device("cpu")).host_free == (1 << 33) + 8192
+    assert meter.host_memory(GPU, 8000) is first
+    assert meter.kept_bytes() == 0
+    first.leave()
+    assert meter.host_memory(GPU, 8193) is first
+    assert first.size_bytes == 8193
+    other = meter.host_memory(GPU, 5)  # of a decode in another thread
+    assert other is not first
+    assert list(first.parts(0, 8193))
+    assert len(system.pinned) == 2
+    first.leave()
+    other.leave()
+    assert meter.kept_bytes() == 5
+    assert not list(first._pieces)
+    meter.give_back()
+    assert meter.kept_bytes() == 0
+
+
+def test_memory_that_nobody_takes_goes_back_by_itself(
+    system: Pinning, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "KEPT_SECONDS", 0.05)
+    held = meter.host_memory(GPU, 8192)
+    list(held.parts(0, 8192))
+    assert system.pinned
+    held.leave()
+    held._timer.join(60)
+    assert meter.kept_bytes() == 0
+    assert not system.pinned
+    held = meter.host_memory(GPU, 8192)
+    held.leave()
+    late = held._timer
+    taken = meter.host_memory(GPU, 10)
+    late.join(60)
+    assert taken is held
+    assert list(taken.parts(0, 10)), "its time ran out while a decode had it"
+    taken.close()

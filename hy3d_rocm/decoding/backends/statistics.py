@@ -106,17 +106,24 @@ def combine(parts: Sequence[Moments]) -> Moments:
     """Moments of several parts together (Chan), float64; the order of `parts` is kept."""
     if not parts:
         raise ValueError("no moments to combine: the activation has no frames")
-    count = sum(m.count for m in parts)
     if len(parts) == 1:
-        return Moments(count, parts[0].mean.double(), parts[0].deviations.double())
-    means = torch.stack([m.mean.double() for m in parts])
-    deviations = torch.stack([m.deviations.double() for m in parts])
+        return Moments(parts[0].count, parts[0].mean.double(), parts[0].deviations.double())
+    told = torch.stack([t.double() for m in parts for t in (m.mean, m.deviations)])
+    return combine_rows([m.count for m in parts], told[::2], told[1::2])
+
+
+def combine_rows(counts: Sequence[int], means: Tensor, deviations: Tensor) -> Moments:
+    """As combine(), of parts that are the rows of two tensors, float64 (N, C)."""
+    count = sum(counts)
     # A fill for each run of equal shares: a tensor of them would be copied, and waited for.
-    alike = [(n / count, len(list(run))) for n, run in itertools.groupby(m.count for m in parts)]
-    shares = torch.cat([means.new_full((length, 1), share) for share, length in alike])
-    mean = (means * shares).sum(dim=0)
-    spread = ((means - mean).square() * shares).sum(dim=0)
-    return Moments(count, mean, deviations.sum(dim=0) + spread * count)
+    alike = [(n / count, len(list(run))) for n, run in itertools.groupby(counts)]
+    if len(alike) == 1:
+        variance, mean = torch.var_mean(means, dim=0, correction=0)
+    else:
+        shares = torch.cat([means.new_full((length, 1), share) for share, length in alike])
+        mean = (means * shares).sum(dim=0)
+        variance = ((means - mean).square() * shares).sum(dim=0)
+    return Moments(count, mean, torch.add(deviations.sum(dim=0), variance, alpha=count))
 
 
 def group_affine(
@@ -152,15 +159,15 @@ class Statistics:
 
     def affine(self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype) -> Affine:
         """Factor and summand (C,) for a video of `dtype`: as group_affine()."""
-        repeats = channels // norm.groups
-        factor = (self.variance + norm.eps).rsqrt().repeat_interleave(repeats)
+        size = norm.groups, channels // norm.groups
         weight, bias = norm_parameters(norm, weights)
-        if weight is not None:
-            factor = factor * weight.double()
-        summand = -self.mean.repeat_interleave(repeats) * factor
+        factor = (self.variance + norm.eps).rsqrt_()[:, None]
+        factor = factor.expand(size) if weight is None else factor * weight.view(size)
+        summand = -self.mean[:, None] * factor
         if bias is not None:
-            summand = summand + bias.double()
-        return factor.to(wide_type(dtype)), summand.to(wide_type(dtype))
+            summand = summand + bias.view(size)
+        wide = wide_type(dtype)
+        return factor.reshape(-1).to(wide), summand.view(-1).to(wide)
 
     def deviation(self, truth: Statistics) -> float:
         """Largest error against the true ones: of a mean in standard deviations, or of a standard
@@ -176,10 +183,9 @@ def grouped(moments: Moments, groups: int) -> Statistics:
     channels = len(moments.mean)
     if channels % groups:
         raise ValueError(f"{channels} channels can't be normalised in {groups} groups")
-    mean = moments.mean.double().view(groups, -1)
-    centre = mean.mean(dim=1)
-    variance = moments.deviations.double().view(groups, -1).mean(dim=1) / moments.count
-    return Statistics(centre, variance + (mean - centre[:, None]).square().mean(dim=1))
+    inside = moments.deviations.double().view(groups, -1).mean(dim=1)
+    variance, centre = torch.var_mean(moments.mean.double().view(groups, -1), 1, correction=0)
+    return Statistics(centre, variance.add_(inside, alpha=1 / moments.count))
 
 
 def corrected(now: Statistics, part: Statistics, whole: Statistics, eps: float) -> Statistics:

@@ -216,7 +216,7 @@ class Compiled:
             margin_permille=round(1000 * PLANNED_SHARE),
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
             may_spill=int(self.may_spill), most_shape_bytes=CODE_LIMIT,
-            pins_powers=int(not on_cpu), compiles_all=int(compiles_all), strategies=allowed,
+            compiles_all=int(compiles_all), strategies=allowed,
             device=self._machines[job.device], host=self._machines[_CPU],
             unit=unit, busy_positions=_BUSY_POSITIONS,
             copy_bytes_per_second=_COPY_RATE, halos=self.halos, statistic_passes=self.passes,

@@ -109,11 +109,11 @@ static void print_case(const graphs_case *made)
     static const char *const ops[] = {"input", "conv",   "attention", "map",
                                       "add",   "opaque", "output"};
     const hy3d_schedule_request *const r = &made->request;
-    printf("size %lld %lld %lld, strategies %u, spill %d, unified %d, host %d, powers %d, "
+    printf("size %lld %lld %lld, strategies %u, spill %d, unified %d, host %d, "
            "elements of %lld, inputs of %lld %lld, kept %lld, result %lld, slices of %lld %lld, "
            "chunks %d %d %d, own %lld, salt %llu, ranks %d\n",
            (ll)r->size[0], (ll)r->size[1], (ll)r->size[2], r->strategies, r->may_spill,
-           r->is_unified, r->is_host, r->pins_powers, (ll)r->element_bytes, (ll)r->input_bytes,
+           r->is_unified, r->is_host, (ll)r->element_bytes, (ll)r->input_bytes,
            (ll)r->source_bytes, (ll)r->kept_bytes, (ll)r->result_bytes,
            (ll)r->device.slice_bytes[0], (ll)r->device.slice_bytes[1], r->device.chunks[0],
            r->device.chunks[1], r->device.chunks[2], (ll)r->own_bytes, (ull)made->salt, r->ranks);

@@ -182,7 +182,7 @@ def test_a_program_tells_its_steps_and_slices() -> None:
     assert (source, on_host) == ((8, 5, 6, 7), False)
     assert set(step[12]) == {-1}
     assert program.cut["node"] >= -1
-    assert program.prefix_bytes == 0
+    assert (program.prefix_bytes, program.copies_bytes) == (0, 0)
 
 
 def test_a_program_of_a_rank_tells_what_it_sends_and_receives() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from decode_doubles import tiny_vae
 
 from hy3d_rocm.conv.triton.configs import Config, Measured
-from hy3d_rocm.decoding import together
+from hy3d_rocm.decoding import group, together
 from hy3d_rocm.decoding.families import family_for
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.planning.jobs import Job, fused_backend, torch_backend
@@ -68,3 +69,24 @@ def test_ranks_whose_tiles_were_measured_otherwise_go_by_the_guess(
         except InterruptedError:
             continue
     assert found == [seconds[0] == seconds[1]] * 2
+
+
+def test_variables_are_set_where_nobody_has_and_over_torchruns_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, *others = group.VARIABLES
+    for name in ("TORCHELASTIC_RUN_ID", *group.VARIABLES):
+        monkeypatch.setenv(name, "")  # which is put back at the end
+        monkeypatch.delenv(name)
+    group.set_variables()
+    assert {name: os.environ[name] for name in group.VARIABLES} == group.VARIABLES
+    monkeypatch.setenv(first, "1")
+    monkeypatch.setenv(others[0], "7")
+    group.set_variables()
+    assert (os.environ[first], os.environ[others[0]]) == ("1", "7")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    group.set_variables()
+    assert (os.environ[first], os.environ[others[0]]) == (group.VARIABLES[first], "7")
+    monkeypatch.setenv(first, "3")
+    group.set_variables()
+    assert os.environ[first] == "3"

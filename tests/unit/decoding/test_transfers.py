@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from program_doubles import CPU, by_layers, carried_out, compiled, graph_of  # noqa: E402
 from small_decoders import decoders, latent  # noqa: E402
 
-from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm import _native, meter  # noqa: E402
 from hy3d_rocm.decoding.placing import (  # noqa: E402
     ON_THEIR_WAY_BYTES,
     Placing,
@@ -57,6 +57,9 @@ class _Stream:
     def wait_event(self, event: Any) -> None:
         self.world.log.append(("wait for event", self.name, event.name))
 
+    def synchronize(self) -> None:
+        self.world.log.append(("end", self.name))
+
     def record_event(self) -> Any:
         self.world.log.append(("record", self.name))
         return _Event(self.world, self.name)
@@ -82,9 +85,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_copies_wait_for_the_computing_stream_and_it_for_them(world: World) -> None:
-    transfers = Transfers(CPU)
+    transfers = Transfers(CPU, 1000)
     x = torch.randn(1, 2, 3, 4, 5).to(memory_format=torch.channels_last_3d)
-    held, out = transfers.store(x)
+    held, out = transfers.store(x, 512)
     sent = [("wait for", "stream 2", "stream 1"), ("enter", "stream 2"), ("record", "stream 2")]
     assert world.log == [*sent, ("leave", "stream 2")]
     out.wait()
@@ -97,6 +100,28 @@ def test_copies_wait_for_the_computing_stream_and_it_for_them(world: World) -> N
     assert world.log == [*came, ("leave", "stream 3"), joined_by]
     assert torch.equal(back, x)
     assert back.stride() == x.stride()
+    world.log.clear()
+    transfers.close()
+    assert world.log == [("end", "stream 2"), ("end", "stream 3")]
+
+
+def test_copies_lie_in_pieces_of_their_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "PIECE_BYTES", 4096)
+    wide = torch.randn(2, 3, 5, 500)  # with gaps: half of its columns
+    values = torch.randn(11, 300), torch.randn(1, 2, 3, 4, 5), wide[..., ::2], torch.randn(1)
+    values = *values, torch.randn(4096).to(torch.float16), torch.empty(0, 3)
+    places, end = [], 0
+    for x in values:
+        places.append(end)
+        end += -(-x.nbytes // 256) * 256
+    assert end > 5 * 4096
+    transfers = Transfers(CPU, end)
+    made = [transfers.store(x, at)[0] for x, at in zip(values, places, strict=True)]
+    for x, held in reversed(list(zip(values, made, strict=True))):
+        assert torch.equal(transfers.load(held)[0], x)
+    transfers.close()
 
 
 @pytest.mark.skipif(not _native.available, reason="programs need the C core")
@@ -126,7 +151,8 @@ def test_no_slice_is_read_before_the_computing_stream_waits_for_its_copy(
             joins = sum(e[:2] == ("wait for event", "stream 1") for e in world.log)
             told.append((len(fresh), joins))
 
-    got = carried_out(graph, x, program, transfers=Transfers(CPU), counter=Watching())
+    transfers = Transfers(CPU, program.copies_bytes)
+    got = carried_out(graph, x, program, transfers=transfers, counter=Watching())
     assert torch.equal(got, wanted)
     waits = [(n, joins - before) for (n, joins), (_, before) in zip(told[1:], told, strict=False)]
     assert all(n == joined for n, joined in waits), "a step read what had not come"

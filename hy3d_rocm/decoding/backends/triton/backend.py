@@ -597,29 +597,33 @@ def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Ten
     outputs, channels, *kernel = weight.shape
     taps = [2 if n in axes else count for n, count in enumerate(kernel)]
     size = (2,) * len(axes) + (outputs, *taps, -(-channels // 8) * 8)
-    packed = weight.new_zeros(size)
-    if bias is not None:
+    packed = weight.new_empty(size) if channels % 8 == 0 else weight.new_zeros(size)
+    if bias is not None and axes:
         bias = bias.repeat(2 ** len(axes))
-    step = -(-outputs // 8) if axes else outputs  # more would take more than is planned
+    if not axes:
+        packed[..., :channels] = weight.movedim(1, -1)
+        return packed.flatten(1, 2).flatten(2), bias
+    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
+    step = -(-outputs // 5)  # more would take more than is planned
     for first in range(0, outputs, step):
-        made = _folded(weight[first : first + step], axes).movedim(-4, -1)
-        packed[..., first : first + step, :, :, :, :channels] = made
+        part = weight[first : first + step].to(wide)
+        for n in axes[:-1]:
+            part = torch.stack(_folded(part, n))
+            part = part.view(2, 2, *part.shape[1:]).movedim(1, n - 3)
+        room = packed[..., first : first + step, :, :, :, :channels].movedim(-1, -4)
+        places = (tap for way in room.unbind(0) for tap in way.unbind(axes[-1] - 3))
+        for place, made in zip(places, _folded(part, axes[-1]), strict=True):
+            place.copy_(made)
     return packed.flatten(0, len(axes)).flatten(1, 2).flatten(2), bias
 
 
-def _folded(weight: Tensor, axes: Sequence[int]) -> Tensor:
-    """A weight (O, C, kt, kh, kw) with two in place of three taps of these axes of the kernel: sums
-    of those that meet the same input, for the even and the odd one of two outputs, (2, ..., O, C,
-    kt, kh, kw), the last axis first. Of two frames the first is the odd one."""
-    if axes:
-        weight = weight.to(torch.float64 if weight.dtype is torch.float32 else torch.float32)
-    for n in axes:
-        before, middle, behind = weight.unbind(n - 3)
-        ways = [before, middle + behind, before + middle, behind]
-        if n == 0:
-            ways = ways[2:] + ways[:2]
-        weight = torch.stack(ways).view(2, 2, *before.shape).movedim(1, n - 3)
-    return weight
+def _folded(weight: Tensor, axis: int) -> list[Tensor]:
+    """Of a weight (..., O, C, kt, kh, kw) what stands in place of the three taps of an axis of the
+    kernel: two sums of those that meet the same input, for the even and for the odd one of two
+    outputs. Of two frames the first is the odd one."""
+    before, middle, behind = weight.unbind(axis - 3)
+    even, odd = [before, middle + behind], [before + middle, behind]
+    return odd + even if axis == 0 else even + odd
 
 
 def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wanted]:
