@@ -133,7 +133,6 @@ def compile_schedule(
     is_unified: int = 0,
     is_host: int = 0,
     may_spill: int = 0,
-    pins_powers: int = 0,
     compiles_all: int = 0,
     strategies: int = 0,
     unit: _Three = ...,

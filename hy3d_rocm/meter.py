@@ -8,12 +8,15 @@ blocks go back at once.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import mmap
+import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -157,57 +160,83 @@ class HostMemory:
     from its beginning on, while the device computes: one thread takes longer than many a decode."""
 
     def __init__(self, device: torch.device, size_bytes: int) -> None:
+        if str(device) == "cuda":  # a thread's own may be another
+            device = torch.device("cuda", torch.cuda.current_device())
         self._device, self.size_bytes = device, 0
         self._pool = ThreadPoolExecutor(_PINNING_THREADS, "hy3d-pin")
-        self._pieces: list[Future[tuple[Tensor, int]]] = []
+        self._pieces: list[Future[_Piece]] = []
         self.grow(size_bytes)
 
     def grow(self, size_bytes: int) -> None:
         """So much at least; what is there stays."""
         if self.size_bytes < size_bytes and self.size_bytes % PIECE_BYTES:
-            self.size_bytes -= self.size_bytes % PIECE_BYTES
-            _unpin(self._pieces.pop())
+            self._drop_last()
         while self.size_bytes < size_bytes:
             piece = min(PIECE_BYTES, size_bytes - self.size_bytes)
-            self._pieces.append(self._pool.submit(_pinned, self._device, piece))
+            self._pieces.append(self._begun(piece))
             self.size_bytes += piece
+
+    def _begun(self, size_bytes: int) -> Future[_Piece]:
+        try:
+            return self._pool.submit(_Piece, self._device, size_bytes)
+        except RuntimeError:  # there are no threads to be had any more
+            made = Future[_Piece]()
+            made.set_result(_Piece(self._device, size_bytes))
+            return made
+
+    def _drop_last(self) -> None:
+        self.size_bytes -= self.size_bytes % PIECE_BYTES or PIECE_BYTES
+        _end(self._pieces.pop())
 
     def parts(self, first: int, stop: int) -> Iterator[Tensor]:
         """These bytes, each part once it is pinned. MemoryError where there are none."""
         while first < stop:
             number, begin = divmod(first, PIECE_BYTES)
             end = min(begin + stop - first, PIECE_BYTES)
-            yield self._pieces[number].result()[0][begin:end]
+            piece = self._pieces[number]
+            if piece.done() and piece.exception() is not None:  # there may be memory now
+                size = min(PIECE_BYTES, self.size_bytes - number * PIECE_BYTES)
+                piece = self._pieces[number] = self._begun(size)
+            yield piece.result().bytes[begin:end]
             first += end - begin
 
     def leave(self) -> None:
         """No copy is under way any more. A decode that begins within KEPT_SECONDS may have it."""
         self._timer = threading.Timer(KEPT_SECONDS, close_kept, (self,))
         self._timer.daemon = True
-        self._timer.start()
         with _lock:
             former, _kept[:] = _kept[:], [self]
         for one in former:
             one.close()
+        try:
+            self._timer.start()
+        except RuntimeError:  # no thread is to be had
+            close_kept(self)
 
     def take(self, size_bytes: int) -> HostMemory:
         """For a decode that needs so much, of what another left."""
         self._timer.cancel()
+        while self.size_bytes >= size_bytes + PIECE_BYTES:
+            self._drop_last()
         self.grow(size_bytes)
         return self
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
         while self._pieces:
-            _unpin(self._pieces.pop())
+            self._drop_last()
 
 
-_lock, _kept = threading.Lock(), list[HostMemory]()
+# What is on its way back, one at a time.
+_lock, _end_lock = threading.Lock(), threading.Lock()
+_kept, _closing = list[HostMemory](), list[HostMemory]()
+_is_over = False
 
 
 def kept_bytes() -> int:
-    """Host memory that is left for the next decode, which has it or closes it."""
-    return sum(one.size_bytes for one in list(_kept))
+    """Host memory that is left for the next decode, which has it or closes it, or on its way
+    back."""
+    return sum(one.size_bytes for one in [*_kept, *_closing])
 
 
 def host_memory(device: torch.device, size_bytes: int) -> HostMemory:
@@ -218,34 +247,77 @@ def host_memory(device: torch.device, size_bytes: int) -> HostMemory:
 
 
 def close_kept(only: HostMemory | None = None) -> None:
-    """Gives back what the last decode left."""
-    with _lock:
-        former = [one for one in _kept if only is None or one is only]
-        _kept[:] = [one for one in _kept if one not in former]
-    for one in former:
-        one.close()
+    """Gives back what the last decode left; it has gone when this returns. only: that of a timer,
+    which does nothing at the end of the process."""
+    with _end_lock:
+        if _is_over and only is not None:
+            return
+        with _lock:
+            going = [one for one in _kept if only is None or one is only]
+            _kept[:] = [one for one in _kept if one not in going]
+            _closing[:] = going
+        for one in going:
+            one.close()
+        _closing.clear()
 
 
-def _pinned(device: torch.device, size_bytes: int) -> tuple[Tensor, int]:
-    """New memory with all its pages, pinned where the system allows it: its address then, else
-    0."""
-    try:
-        made = torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)
-    except OSError as error:
-        raise MemoryError(f"no {size_text(size_bytes, 2)} of host memory: {error}") from error
-    address = made.data_ptr()
-    in_large_pages(address, size_bytes)
-    populate(address, size_bytes)
-    if device.type != "cuda":
-        return made, 0
-    with torch.cuda.device(device):  # of this thread: the error of a refusal is, too
-        refused = _runtime().cudaHostRegister(address, size_bytes, _PORTABLE)
-    return made, 0 if int(refused) else address
+@atexit.register
+def _close_at_end() -> None:
+    """No timer may be in CUDA's hands when Python ends: that would end the process with an
+    error."""
+    global _is_over
+    close_kept()
+    _is_over = True
 
 
-def _unpin(piece: Future[tuple[Tensor, int]]) -> None:
-    if not (piece.cancelled() or piece.exception()) and (address := piece.result()[1]):
-        _runtime().cudaHostUnregister(address)
+def _after_fork() -> None:
+    """In a child nothing of it is mapped, and it is the parent's affair."""
+    global _lock, _end_lock
+    _lock, _end_lock = threading.Lock(), threading.Lock()
+    _kept.clear()
+    _closing.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Piece:
+    """New memory with all its pages, pinned where the system allows it. MemoryError.
+
+    end(): it is not pinned any more; that happens at the latest before it goes.
+    """
+
+    def __init__(self, device: torch.device, size_bytes: int) -> None:
+        # Shared memory, Python's default, takes six times as long and has no large pages.
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+        try:
+            room = mmap.mmap(-1, size_bytes, **private)
+        except OSError as error:
+            raise MemoryError(f"no {size_text(size_bytes, 2)} of host memory: {error}") from error
+        if hasattr(mmap, "MADV_DONTFORK"):  # a copy of its pages would not be where CUDA writes
+            room.madvise(mmap.MADV_DONTFORK)
+        self.bytes = torch.frombuffer(room, dtype=torch.uint8)
+        address = self.bytes.data_ptr()
+        in_large_pages(address, size_bytes)
+        populate(address, size_bytes)
+        is_pinned = False
+        if device.type == "cuda":
+            with torch.cuda.device(device):  # of this thread: the error of a refusal is, too
+                refused = _runtime().cudaHostRegister(address, size_bytes, _PORTABLE)
+            is_pinned = not int(refused)
+        self.end = weakref.finalize(self, _unpin, device, address, os.getpid(), is_pinned)
+
+
+def _unpin(device: torch.device, address: int, process: int, is_pinned: bool) -> None:
+    if is_pinned and process == os.getpid():
+        with torch.cuda.device(device):
+            _runtime().cudaHostUnregister(address)
+
+
+def _end(piece: Future[_Piece]) -> None:
+    if not (piece.cancel() or piece.exception()):
+        piece.result().end()
 
 
 def _runtime() -> Any:

@@ -681,25 +681,29 @@ static hy3d_status copy_array(hy3d_context *context, const void *from, size_t by
     return status;
 }
 
-/* Where copies lie on the host: those that are there now, from the lowest on. */
+/* Where copies lie on the host: those that are there now, from the lowest on. Among the first
+ * `packed` there is no room. */
 typedef struct shelf {
     hy3d_slice *slices;
-    int32_t *there, count;
+    int32_t *there, count, packed;
     int64_t most; /* the end of the highest so far */
 } shelf;
+
+/* Where a copy may begin behind number `i`. */
+static int64_t behind_copy(const shelf *s, int32_t i)
+{
+    const int64_t end = i < 0 ? 0 : s->slices[s->there[i]].host_at + s->slices[s->there[i]].bytes;
+    return end + (-end & (HY3D_SCHEDULE_COPY_ALIGNMENT - 1));
+}
 
 /* The slice's copy gets the lowest place that it has room in. */
 static hy3d_status shelve(shelf *s, int32_t slice)
 {
-    int64_t at = 0, end;
-    int32_t i = 0;
-    for (; i < s->count; i++) {
-        const hy3d_slice *next = &s->slices[s->there[i]];
-        if (next->host_at - at >= s->slices[slice].bytes) {
-            break;
-        }
-        at = next->host_at + next->bytes;
-        at += -at & (HY3D_SCHEDULE_COPY_ALIGNMENT - 1);
+    int64_t at = behind_copy(s, s->packed - 1), end;
+    int32_t i = s->packed;
+    for (; i < s->count && s->slices[s->there[i]].host_at - at < s->slices[slice].bytes; i++) {
+        s->packed += i == s->packed && s->slices[s->there[i]].host_at == at;
+        at = behind_copy(s, i);
     }
     if (!hy3d__add_i64(at, s->slices[slice].bytes, &end) || end > MOST_COPIED) {
         return HY3D_ERR_OVERFLOW;
@@ -708,18 +712,27 @@ static hy3d_status shelve(shelf *s, int32_t slice)
     s->most = hy3d__max_i64(s->most, end);
     memmove(s->there + i + 1, s->there + i, (size_t)(s->count++ - i) * sizeof *s->there);
     s->there[i] = slice;
+    s->packed += i == s->packed;
     return HY3D_OK;
 }
 
 static void clear_away(shelf *s, const int32_t *frees, int32_t count)
 {
     for (int32_t k = 0; k < count; k++) {
-        for (int32_t i = 0; i < s->count && s->slices[frees[k]].host_at >= 0; i++) {
-            if (s->there[i] == frees[k]) {
-                memmove(s->there + i, s->there + i + 1,
-                        (size_t)(--s->count - i) * sizeof *s->there);
-                break;
+        const int64_t at = s->slices[frees[k]].host_at;
+        int32_t low = 0, high = s->count;
+        while (low < high) {
+            const int32_t middle = low + (high - low) / 2;
+            if (s->slices[s->there[middle]].host_at < at) {
+                low = middle + 1;
+            } else {
+                high = middle;
             }
+        }
+        if (at >= 0 && low < s->count && s->there[low] == frees[k]) {
+            memmove(s->there + low, s->there + low + 1,
+                    (size_t)(--s->count - low) * sizeof *s->there);
+            s->packed = low < s->packed ? low : s->packed;
         }
     }
 }

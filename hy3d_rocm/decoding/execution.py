@@ -270,8 +270,8 @@ class Execution:
             # Nobody writes to the weights.
             with steady(self._most_prepared()), self._routed(), scope, ExitStack() as ends:
                 ends.push(self._end_transfers)
-                if self.device.type == "cpu":
-                    meter.close_kept()
+                if self.plan.compiled is None or not self.plan.compiled.program.copies_bytes:
+                    meter.close_kept()  # which was planned with
                 (job, backend, _), (wanted, *_) = self._together(
                     "its first step", self._begin, says=itemgetter(2)
                 )

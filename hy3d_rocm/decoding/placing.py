@@ -216,10 +216,17 @@ class Transfers:
 
     def close(self, is_kept: bool = False) -> None:
         """is_kept: the next decode may have the memory."""
-        with suppress(RuntimeError):  # of a device that does nothing any more
-            self._out.synchronize()
-            self._in.synchronize()
+        try:
+            with suppress(RuntimeError):  # of a device that does nothing any more
+                self._out.synchronize()
+                self._in.synchronize()
+        except BaseException:  # an interrupt: copies may be under way for as long as the process is
+            _abandoned.append(self.memory)
+            raise
         (self.memory.leave if is_kept else self.memory.close)()
+
+
+_abandoned: list[meter.HostMemory] = []
 
 
 class Ticket:

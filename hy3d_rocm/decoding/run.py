@@ -465,7 +465,9 @@ class Run:
     def _store(self, step: ProgramStep) -> None:
         assert self.transfers is not None, "a program that stores slices needs a transfers"
         entry = self._slices[step.slice]
-        entry.host, entry.leaving = self.transfers.store(entry.ready(), self._host_at[step.slice])
+        tensor = entry.ready()
+        assert tensor.nbytes <= self._bytes[step.slice], "a slice is larger than was planned"
+        entry.host, entry.leaving = self.transfers.store(tensor, self._host_at[step.slice])
 
     def _drop(self, step: ProgramStep) -> None:
         self._forget(self._slices[step.slice])

@@ -160,12 +160,13 @@ class Statistics:
     def affine(self, norm: Norm, weights: Weights, channels: int, dtype: torch.dtype) -> Affine:
         """Factor and summand (C,) for a video of `dtype`: as group_affine()."""
         size = norm.groups, channels // norm.groups
-        weight, bias = norm_parameters(norm, weights)
+        parameters = norm_parameters(norm, weights)
+        weight, bias = (None if p is None else p.expand(channels).view(size) for p in parameters)
         factor = (self.variance + norm.eps).rsqrt_()[:, None]
-        factor = factor.expand(size) if weight is None else factor * weight.view(size)
+        factor = factor.expand(size) if weight is None else factor * weight
         summand = -self.mean[:, None] * factor
         if bias is not None:
-            summand = summand + bias.view(size)
+            summand = summand + bias
         wide = wide_type(dtype)
         return factor.reshape(-1).to(wide), summand.view(-1).to(wide)
 
