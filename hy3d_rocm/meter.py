@@ -35,9 +35,9 @@ _CLEAR = Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _MADV_HUGEPAGE, _MADV_POPULATE_WRITE = -1, -3, 14, 23
 _LARGE_PAGE, _MAPPED_BYTES = 2 << 20, 32 << 20
 _POPULATED_AT_ONCE = 8 << 20  # other threads can map memory in between
-#: of the memory for slices on the host that are pinned at once
+#: so much of the memory for slices on the host is made and pinned at once, by each thread
 PIECE_BYTES = 64 << 20
-#: that memory for slices stays after a decode: to make it takes longer than many a decode
+#: that this memory stays after a decode, for the next one
 KEPT_SECONDS = 5.0
 _PINNING_THREADS = 4  # more take no less time (16 cores, an H200's host)
 _PORTABLE = 1  # cudaHostRegisterPortable, hipHostRegisterPortable
