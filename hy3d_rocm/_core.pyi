@@ -128,6 +128,7 @@ def compile_schedule(
     most_shape_bytes: int = 0,
     device_budget: int = 0,
     host_budget: int = 0,
+    device_room: int = 0,
     margin_bytes: int = 0,
     margin_permille: int = 0,
     is_unified: int = 0,

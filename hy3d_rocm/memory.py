@@ -103,10 +103,25 @@ def gpu_bytes(device: torch.device | int) -> tuple[int, int]:
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    reserved = torch.cuda.memory_reserved(device)
+    idle = reserved - torch.cuda.memory_allocated(device)
     # On APUs the driver has reported 2^34 GiB (a negative number) as free:
     # https://github.com/Comfy-Org/ComfyUI/issues/2431
-    return int(free if free <= total else 0) + int(idle), int(total)
+    free, share = free if free <= total else 0, _share(device)
+    if share < 1:
+        free = min(free, max(int(total * share) - reserved, 0))
+    return int(free) + int(idle), int(total)
+
+
+def _share(device: torch.device | int) -> float:
+    """Of a GPU's memory, what torch lets this process have."""
+    import torch
+
+    ask = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch 2.9
+    try:
+        return 1.0 if ask is None else float(ask(device))
+    except (AssertionError, RuntimeError):  # torch was built without GPUs
+        return 1.0
 
 
 def host_free_bytes(root: Path = ROOT) -> int | None:

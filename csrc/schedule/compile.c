@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "schedule/allocator.h"
 #include "schedule/compile.h"
 
 /* Between the least that a program can run in and all that it takes, so many limits are tried. They
@@ -124,6 +125,32 @@ static void take_cost(const hy3d_schedule *s, const hy3d__cost *cost, hy3d_candi
     c->fits = !cost->exceeds && hy3d__fits_budget(s, c, largest_budget(s));
 }
 
+/* Notes whether a program that fits finds room. */
+static hy3d_status look_for_room(hy3d_context *context, const hy3d_schedule *s,
+                                 const hy3d__arrays *program, const hy3d__cost *cost,
+                                 hy3d_candidate *c)
+{
+    const hy3d_schedule_request *r = &s->request;
+    if (r->device_room == 0 || r->is_host || r->is_unified || s->shards.ranks > 1 || c->on_host ||
+        c->order == HY3D_ORDER_TILES || cost->exceeds) {
+        return HY3D_OK;
+    }
+    hy3d_candidate margin = *c;
+    margin.device_bytes = cost->device_bytes;
+    int64_t room = r->device_room - hy3d__kept_throughout(r, program) - hy3d__margin_of(r, &margin);
+    for (int32_t i = 0; i < program->step_count; i++) {
+        room -= program->kept[i];
+    }
+    hy3d_status status = HY3D_OK;
+    /* Whether it does is a matter of luck where it is close: in less room it has to, too. */
+    for (int32_t less = 0; less <= 5 && status == HY3D_OK && !c->lacks_room; less += 5) {
+        bool finds = false;
+        status = hy3d__finds_room(context, program, room - room / 100 * less, &finds);
+        c->lacks_room = !finds;
+    }
+    return status;
+}
+
 /* One rank's program of a candidate, empty after an error. */
 static hy3d_status compile_rank(hy3d_context *context, hy3d_schedule *s, const hy3d_candidate *c,
                                 int32_t rank, hy3d__arrays *program_out)
@@ -197,11 +224,15 @@ hy3d_status hy3d__compile_one(hy3d_context *context, hy3d_schedule *s, hy3d_cand
     hy3d__cost cost = {.steps = 0};
     hy3d_status status = HY3D_OK;
     c->macs = 0;
+    c->lacks_room = 0;
     for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
         hy3d__arrays program;
         status = compile_rank(context, s, c, rank, &program);
         if (status == HY3D_OK && c->order != HY3D_ORDER_WHOLE) {
             status = add_rank(context, s, c, rank, &program, &cost);
+            if (status == HY3D_OK) {
+                status = look_for_room(context, s, &program, &cost, c);
+            }
         }
         hy3d__arrays_destroy(context, &program);
     }
@@ -288,6 +319,9 @@ static bool is_better(const hy3d_schedule *s, const hy3d_candidate *a, const hy3
     if (rank != other) {
         return rank < other;
     }
+    if (a->lacks_room != b->lacks_room) {
+        return b->lacks_room != 0;
+    }
     if (a->order == HY3D_ORDER_TILES) {
         return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
     }
@@ -319,7 +353,8 @@ static void put_first(hy3d_schedule *s)
 
 /* A candidate under one limit, from the programs of all ranks that keep everything. */
 static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const hy3d__arrays *plain,
-                                 const hy3d__uses *uses, hy3d_candidate *c)
+                                 const hy3d__uses *uses, const hy3d_candidate *best,
+                                 hy3d_candidate *c)
 {
     hy3d__cost cost = {.steps = 0};
     hy3d_status status = HY3D_OK;
@@ -329,6 +364,10 @@ static hy3d_status measure_limit(hy3d_context *context, hy3d_schedule *s, const 
                              c->is_early != 0, &spilled);
         if (status == HY3D_OK) {
             status = add_rank(context, s, c, rank, &spilled, &cost);
+        }
+        const bool matters = !best->fits || best->lacks_room || cost.seconds < best->seconds;
+        if (status == HY3D_OK && matters) {
+            status = look_for_room(context, s, &spilled, &cost, c);
         }
         hy3d__arrays_destroy(context, &spilled);
     }
@@ -349,6 +388,15 @@ static int64_t limit_at(int64_t least_bytes, int64_t all_bytes, int32_t i)
            (all_bytes - least_bytes) / (10 * LIMITS * LIMITS) * ((3 * LIMITS + 7 * i) * (int64_t)i);
 }
 
+/* Of two limits the first of which fits. */
+static bool is_better_limit(const hy3d_candidate *a, const hy3d_candidate *b)
+{
+    if (!b->fits || a->lacks_room != b->lacks_room) {
+        return !b->fits || b->lacks_room != 0;
+    }
+    return a->seconds < b->seconds;
+}
+
 /* The fastest of the limits that fit; where none does, the least one. What the smallest budget is
  * is asked of the first limits that the host's budget allows: the same under any budget. */
 static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
@@ -358,6 +406,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
     hy3d__uses uses[HY3D_SCHEDULE_MAX_RANKS] = {{.memory = NULL}};
     hy3d_candidate best = *all;
     bool found = false, is_bounded = false;
+    best.fits = 0;
     hy3d_status status = HY3D_OK;
     int64_t least_bytes = 0;
     for (int32_t rank = 0; rank < s->shards.ranks && status == HY3D_OK; rank++) {
@@ -376,9 +425,10 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
         }
         for (int32_t early = 0; early < 2 && !hy3d__is_fatal(status); early++) {
             hy3d_candidate c = *all;
+            c.lacks_room = 0;
             c.resident_bytes = limit;
             c.is_early = early;
-            status = measure_limit(context, s, plain, uses, &c);
+            status = measure_limit(context, s, plain, uses, &best, &c);
             if (status != HY3D_OK) {
                 continue;
             }
@@ -386,7 +436,7 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
                 hy3d__note_smallest(s, &c);
             }
             allowed = allowed || hy3d__needed_budget(&s->request, &c) < INT64_MAX;
-            const bool better = !found || (c.fits && (!best.fits || c.seconds < best.seconds));
+            const bool better = !found || (c.fits && is_better_limit(&c, &best));
             best = better ? c : best;
             found = true;
         }
@@ -411,7 +461,11 @@ static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s, hy3d_ca
     const hy3d_status status = hy3d__look_at(context, s, c);
     const bool compiled = s->count > before && s->candidates[s->count - 1].status == HY3D_OK;
     if (status != HY3D_OK || !compiled || c->on_host || r->is_host || r->is_unified ||
-        !r->may_spill || (s->candidates[s->count - 1].fits && !r->compiles_all)) {
+        !r->may_spill) {
+        return status;
+    }
+    const hy3d_candidate *plain = &s->candidates[s->count - 1];
+    if (plain->fits && !plain->lacks_room && !r->compiles_all) {
         return status;
     }
     return look_at_limits(context, s, c);

@@ -95,9 +95,9 @@ static bool right_shares(const hy3d_schedule_request *r)
 
 bool hy3d__right_request(const hy3d_schedule_request *r)
 {
-    const int64_t counts[] = {r->result_bytes,  r->kept_bytes,  r->margin_bytes,
-                              r->device_budget, r->host_budget, r->most_shape_bytes,
-                              r->busy_positions};
+    const int64_t counts[] = {r->result_bytes,   r->kept_bytes,  r->margin_bytes,
+                              r->device_budget,  r->host_budget, r->most_shape_bytes,
+                              r->busy_positions, r->device_room};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         if (counts[i] < 0 || (i < 3 && counts[i] > HY3D__MOST_BYTES)) {
             return false;

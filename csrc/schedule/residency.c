@@ -56,14 +56,12 @@ static int64_t largest_exchange(const hy3d__arrays *arrays)
     return largest;
 }
 
-/* What is on the device throughout. */
-static int64_t kept_throughout(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
+int64_t hy3d__kept_throughout(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
 {
     return request->kept_bytes + largest_exchange(arrays);
 }
 
-/* Whether the step makes its slice: the first KEYS of a node makes its keys. */
-static bool makes(const hy3d_step *step)
+bool hy3d__makes(const hy3d_step *step)
 {
     switch (step->op) {
     case HY3D_STEP_ENTER:
@@ -85,7 +83,8 @@ static bool makes(const hy3d_step *step)
 /* Bytes that the step adds to what is on the device: a result written over a slice adds none. */
 static int64_t made_bytes(const hy3d_step *step, const hy3d_slice *slices)
 {
-    return makes(step) && !(step->flags & HY3D_STEP_OVERWRITE) ? slices[step->slice].bytes : 0;
+    return hy3d__makes(step) && !(step->flags & HY3D_STEP_OVERWRITE) ? slices[step->slice].bytes
+                                                                     : 0;
 }
 
 /* Those that it takes away when it is over; overwritten ones were counted as the result. */
@@ -224,7 +223,7 @@ static bool walk_step(walk *w, const hy3d_step *step, int64_t kept, const hy3d_s
         return false;
     }
     note_peak(w, beside);
-    if (makes(step)) {
+    if (hy3d__makes(step)) {
         w->on_device[step->slice] = 1;
     }
     w->device -= freed_on_device(step, refs, slices, w->on_device);
@@ -329,7 +328,7 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
     void *behind = w.clock.copied + longest;
     int32_t *times = behind;
     w.on_device = (unsigned char *)(times + 3 * count);
-    w.device = kept_throughout(request, arrays);
+    w.device = hy3d__kept_throughout(request, arrays);
     w.host = request->result_bytes + source_bytes;
     bool fits = hy3d__add_i64(w.host, arrays->copies_bytes, &w.host);
     note_peak(&w, 0);
@@ -425,7 +424,7 @@ hy3d_status hy3d__uses_create(hy3d_context *context, const hy3d_schedule_request
         for (int32_t k = 0; (slice = read_slice(arrays, step, k)) >= 0; k++) {
             first[slice + 1]++;
         }
-        if (makes(step) || step->op == HY3D_STEP_RECV) {
+        if (hy3d__makes(step) || step->op == HY3D_STEP_RECV) {
             made_at[step->slice] = i;
         }
         starts[i + 1] =
@@ -592,7 +591,7 @@ static hy3d_status spill_step(hy3d_context *context, spill *s, int32_t i, int64_
         return status;
     }
     s->device += kept;
-    if (makes(step)) {
+    if (hy3d__makes(step)) {
         appear(s, step->slice);
     }
     const int32_t *frees = &s->arrays->refs[step->first_ref + step->sources + step->others];
@@ -839,7 +838,7 @@ hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *requ
         .slices = arrays->slices,
         .step_count = arrays->sections[0].steps,
         .slice_count = arrays->sections[0].slices,
-        .device = kept_throughout(request, arrays),
+        .device = hy3d__kept_throughout(request, arrays),
     };
     hy3d_status status = spill_memory(context, &s, &memory);
     if (status != HY3D_OK) {
@@ -870,7 +869,7 @@ hy3d_status hy3d__spill(hy3d_context *context, const hy3d_schedule_request *requ
 
 int64_t hy3d__least_resident(const hy3d_schedule_request *request, const hy3d__arrays *arrays)
 {
-    int64_t kept = kept_throughout(request, arrays), keys = 0, least = kept;
+    int64_t kept = hy3d__kept_throughout(request, arrays), keys = 0, least = kept;
     for (int32_t i = 0; i < arrays->sections[0].steps; i++) {
         const hy3d_step *step = &arrays->steps[i];
         const int32_t *refs = &arrays->refs[step->first_ref];

@@ -12,6 +12,10 @@ typedef struct hy3d__cost {
     bool exceeds; /* a rank's own budget */
 } hy3d__cost;
 
+/* Whether the step makes its slice: the first KEYS of a node makes its keys. */
+bool hy3d__makes(const hy3d_step *step);
+/* What is on the device throughout. */
+int64_t hy3d__kept_throughout(const hy3d_schedule_request *request, const hy3d__arrays *arrays);
 /* Walks a program, its prefix's output (`prefix_bytes`) included, and what of the input is on the
  * host throughout (`source_bytes`). HY3D_ERR_OVERFLOW. */
 hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *request,

@@ -181,6 +181,7 @@ typedef struct hy3d_candidate {
      * is the peak of both together and host_bytes 0; of a candidate on_host beside a device,
      * host_bytes is that and device_bytes 0. */
     int64_t device_bytes, host_bytes;
+    int32_t lacks_room;   /* it fits, but not as a caching allocator lays it out in device_room */
     int32_t is_bound;     /* it takes so much at least, which does not fit: it was given up before
                              all of it was compiled; macs, steps and seconds are 0 */
     int64_t margin_bytes; /* planned on top: of device_bytes, beside a device of host_bytes where it
@@ -300,7 +301,11 @@ typedef struct hy3d_schedule_request {
     int64_t kept_bytes;       /* on the device throughout */
     int64_t most_shape_bytes; /* what shapes leave is at most so much; 0: no limit */
     int64_t device_budget, host_budget; /* 0: no limit */
-    int64_t margin_bytes;    /* a candidate fits where its device_bytes (on_host: host_bytes) and */
+    int64_t device_room;  /* that an allocator like PyTorch's can get of the device in all; 0: not
+                                known. On one device, which is not the host, candidates that find
+                                room in it as such an allocator lays them out go before others of
+                                their kind that would fit */
+    int64_t margin_bytes; /* a candidate fits where its device_bytes (on_host: host_bytes) and */
     int32_t margin_permille; /* a margin do: margin_bytes or so many thousandths, the larger one */
     int32_t is_unified;      /* device and host share their memory: what leaves gains nothing, and
                                 both peaks together come out of device_budget */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "schedule/allocator.h"
 #include "schedule/residency.h"
 
 enum {
@@ -299,6 +300,62 @@ static int64_t fewest_loads(const even_program *program, int64_t limit)
     return found;
 }
 
+/* Adds a step that makes a slice of so many MiB (0: none) in place of `over` (-1: anew) and frees
+ * another (-1: none). */
+static void add_step(even_program *p, int64_t mib, int32_t over, int32_t freed, int64_t workspace)
+{
+    const int32_t at = p->arrays.step_count, made = p->arrays.slice_count;
+    hy3d_step *const step = &p->steps[at];
+    *step = (hy3d_step){.op = mib > 0 ? HY3D_STEP_ADD : HY3D_STEP_EMIT, .slice = mib > 0 ? made : -1,
+                        .first_ref = p->arrays.ref_count, .sources = over >= 0, .frees = freed >= 0,
+                        .flags = over >= 0 ? HY3D_STEP_OVERWRITE : 0,
+                        .workspace_bytes = workspace << 20};
+    p->refs[step->first_ref] = over >= 0 ? over : freed;
+    p->refs[step->first_ref + step->sources] = freed;
+    p->slices[made] = (hy3d_slice){.bytes = mib << 20, .host_at = -1};
+    p->arrays.ref_count += 2;
+    p->section.steps = ++p->arrays.step_count;
+    p->section.slices = p->arrays.slice_count += mib > 0;
+}
+
+START_TEST(test_a_program_finds_room_as_an_allocator_lays_it_out)
+{
+    static const struct {
+        int64_t mib;
+        int32_t over, freed;
+        int64_t workspace;
+        int64_t least; /* room, in MiB, with which the program ends up to here */
+    } cases[] = {
+        {30, -1, -1, 0, 30},
+        {30, -1, 0, 0, 60},
+        {10, -1, -1, 0, 60},  /* 2: of the first, which is split */
+        {18, -1, 2, 2, 60},   /* 3: the rest; its workspace in what is left of that */
+        {9, -1, -1, 0, 60},   /* 4: where 2 was */
+        {18, 3, 4, 0, 60},    /* 5: in place of 3 */
+        {0, -1, 5, 0, 60},    /* all of the first segment is one block again */
+        {0, -1, -1, 29, 60},  /* which a workspace gets */
+        {31, -1, 1, 0, 62},   /* 6: the idle segment goes back, the other one is in use */
+        {0, -1, 6, 0, 62},
+        {0, -1, -1, 50, 62},  /* both go back */
+        {1, -1, -1, 0, 62},   /* 7: too small to count */
+        {64, -1, 7, 0, 64},   /* 8 */
+    };
+    even_program p;
+    hy3d_context *const context = test_context("ref", 1);
+    memset(&p, 0, sizeof p);
+    p.arrays = (hy3d__arrays){.steps = p.steps, .kept = p.kept, .slices = p.slices, .refs = p.refs,
+                              .sections = &p.section, .section_count = 1};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        add_step(&p, cases[i].mib, cases[i].over, cases[i].freed, cases[i].workspace);
+        bool finds = false;
+        ck_assert_ok(hy3d__finds_room(context, &p.arrays, cases[i].least << 20, &finds));
+        ck_assert_msg(finds, "step %d finds no room in %d MiB", (int)i, (int)cases[i].least);
+        ck_assert_ok(hy3d__finds_room(context, &p.arrays, (cases[i].least << 20) - 1, &finds));
+        ck_assert_msg(!finds, "step %d finds room in less than %d MiB", (int)i, (int)cases[i].least);
+    }
+}
+END_TEST
+
 START_TEST(test_no_choice_at_all_loads_less_than_what_is_compiled)
 {
     hy3d_context *const context = test_context("ref", 1);
@@ -454,6 +511,7 @@ TCase *hy3d_schedule_transfer_cases(void)
 {
     TCase *const tests = tcase_create("transfers");
     tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, test_a_program_finds_room_as_an_allocator_lays_it_out);
     tcase_add_test(tests, test_no_choice_at_all_loads_less_than_what_is_compiled);
     tcase_add_test(tests, test_no_other_rule_loads_less);
     tcase_add_test(tests, test_hunyuan_video_is_copied_no_more_than_under_any_other_rule);

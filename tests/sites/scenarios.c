@@ -256,6 +256,20 @@ static hy3d_status compile_rank(hy3d_context *context, const scenario *self)
     return compile_all(context, &made, self);
 }
 
+/* Slices of MiBs, in a room that not every limit finds. */
+static hy3d_status compile_in_a_room(hy3d_context *context, const scenario *self)
+{
+    static graphs_case made;
+    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
+    graphs_request(&made, 2, 256, 256);
+    made.request.device.slice_bytes[0] = 20000;
+    made.request.device.slice_bytes[1] = 0;
+    made.request.halos[0].smallest = 0;
+    made.request.may_spill = 1;
+    made.request.device_room = INT64_C(64) << 20;
+    return compile_all(context, &made, self);
+}
+
 static hy3d_status describe_blas(hy3d_context *context, const scenario *self)
 {
     const char *text = NULL;
@@ -441,6 +455,7 @@ int scenarios_make(scenario list[MOST_SCENARIOS])
         {"inpaint", inpaint, m, NULL, texture, two, false},
         {"fingerprint", fingerprint, m, NULL, 16, two, false},
         {"decode program", compile_decode, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
+        {"program in a room", compile_in_a_room, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
         {"program of a rank", compile_rank, m, NULL, PROGRAMS * sizeof(int32_t), two, false},
         {"rates", learn_rates, m, NULL, sizeof(double), two, false},
         {"cache", fill_cache, m, NULL, 200, two, false},

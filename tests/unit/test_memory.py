@@ -171,6 +171,9 @@ def test_a_gpu_has_what_the_driver_and_the_allocator_have(
     assert memory.gpu_bytes(CARD) == (free, 24)
     monkeypatch.setattr(memory, "gpu_in_use", lambda: True)
     assert memory.free_bytes(CARD) == free
+    # Of these 24 the process may have 18, and holds 10.
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.75, False)
+    assert memory.gpu_bytes(CARD) == (min(free, 18 - 10 + 3), 24)
 
 
 def test_a_gpu_is_never_started_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,9 @@ class Budget:
     device_bytes: on the device. host_bytes: on the host (the result, what is spilled).
     is_unified: both come out of device_bytes together, and the host's part is at most host_bytes.
     rule: a sentence that says how it came about. of_ranks: where several share a decode, each one's
-    device_bytes. beside_bytes: what was given beside device_bytes, see without().
+    device_bytes. beside_bytes: what was given beside device_bytes, see without(). device_room: that
+    PyTorch's allocator can get on a GPU in all, of which between blocks in use it can give none; 0:
+    not known.
     """
 
     device_bytes: int
@@ -48,6 +50,7 @@ class Budget:
     rule: str
     of_ranks: tuple[int, ...] = ()
     beside_bytes: int = 0
+    device_room: int = 0
 
     def without(self, taken: int, purpose: str = "to write the frames") -> Budget:
         """What remains where what takes the frames, or has another purpose, holds so many bytes of
@@ -64,6 +67,10 @@ class Budget:
         """Whether needs fit; on the CPU host_bytes is 0, all of them are the device's."""
         on_device = device_bytes + host_bytes if self.is_unified else device_bytes
         return on_device <= self.device_bytes and host_bytes <= self.host_bytes
+
+    def has_ample_room(self, device_bytes: int) -> bool:
+        """Whether the allocator finds room for so much, however it is laid out."""
+        return not self.device_room or 2 * device_bytes <= self.device_room
 
 
 def parse_budget(budget: str | int | float | None) -> Request:
@@ -152,7 +159,9 @@ def make_budget(
     if machine.is_unified:
         host = min(host, device)
         return Budget(device, host, True, f"{rule}; the host's needs come out of it too")
-    return Budget(device, host, False, f"{rule}; host: {host_rule}")
+    return Budget(
+        device, host, False, f"{rule}; host: {host_rule}", device_room=machine.device_free
+    )  # fmt: skip
 
 
 def _share_of(free: int, what: str, headroom: int, threshold: float) -> tuple[int, str]:

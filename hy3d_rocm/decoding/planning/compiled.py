@@ -212,6 +212,7 @@ class Compiled:
             size=job.shape[2:], element_bytes=job.dtype.itemsize, input_bytes=job.dtype.itemsize,
             source_bytes=job.dtype.itemsize * job.sends_source, result_bytes=job.host_bytes,
             device_budget=max(budget.device_bytes, 1), host_budget=max(budget.host_bytes, 1),
+            device_room=0 if on_cpu or job.ranks > 1 else budget.device_room,
             margin_bytes=CPU_ALLOWANCE_BYTES if on_cpu else _GPU_MARGIN_BYTES,
             margin_permille=round(1000 * PLANNED_SHARE),
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
@@ -268,7 +269,11 @@ class Compiled:
         self.workspace.take(job.graph, [_place(job, device) for device in devices])
         self._questions.job, self._questions.check = job, check
         return all(
-            c.need is None or budget.fits(c.need.device_bytes, c.need.host_bytes)
+            c.need is None
+            or (
+                budget.fits(c.need.device_bytes, c.need.host_bytes)
+                and budget.has_ample_room(c.need.device_bytes)
+            )
             for c in self.candidates()
         )
 
@@ -278,7 +283,10 @@ class Compiled:
         looked = self.schedule.candidates
         if self.key is None or sum(c["steps"] for c in looked) > _MOST_STEPS:
             return
-        if not all(c["fits"] or c["status"] == "HY3D_ERR_UNSUPPORTED" for c in looked):
+        fit = (c["fits"] and not c["lacks_room"] for c in looked)
+        if not all(
+            one or c["status"] == "HY3D_ERR_UNSUPPORTED" for one, c in zip(fit, looked, strict=True)
+        ):
             return
         if len(set(self.program.weights)) > 1:  # rows are shared so where equal parts do not fit
             return

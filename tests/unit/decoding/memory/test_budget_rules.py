@@ -88,8 +88,10 @@ def test_whose_memory_is_counted_where() -> None:
     lesser = replace(APU, device_free=8 * GB)
     assert make_budget("auto", lesser).device_bytes == int((8 * GB - DEVICE_HEADROOM_BYTES) * 0.8)
     assert make_budget("1GB", CARD) == Budget(
-        GB, int((20 * GB - HOST_HEADROOM_BYTES) * 0.8), False, "1.00 GB as given" + HOST_RULE
-    )
+        GB, int((20 * GB - HOST_HEADROOM_BYTES) * 0.8), False, "1.00 GB as given" + HOST_RULE,
+        device_room=CARD.device_free,
+    )  # fmt: skip
+    assert (host.device_room, apu.device_room) == (0, 0)
 
 
 def test_a_full_host_gives_nothing() -> None:
