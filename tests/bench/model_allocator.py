@@ -5,10 +5,11 @@
 The slices of a program of HunyuanVideo's VAE are allocated and freed as its steps make, load, drop
 and free them, with each step's workspace as one block, by the rules of CUDACachingAllocator (2.11,
 default settings, one stream; csrc/schedule/allocator.c has the same): the smallest free block that
-is large enough, split where more than 1 MiB is left; else a segment of its own, rounded to 2 MiB; segments that are wholly free go back
-when the device has no more. Of each budget: bytes planned, the most that is allocated and the most
-that is held on a device with room for all, and the least room, in parts of what is planned, with
-which the program ends. Weights and what the process has beside are left out.
+is large enough, split where more than 1 MiB is left; else a segment of its own, rounded to 2 MiB;
+segments that are wholly free go back when the device has no more. Of each budget: bytes planned,
+the most that is allocated and the most that is held on a device with room for all, the least room,
+in parts of what is planned, with which the program ends, and what the core takes in a room of 1.25
+times the budget. Weights and what the process has beside are left out.
 """
 
 from __future__ import annotations
@@ -174,9 +175,8 @@ def main() -> int:
     parser.add_argument("--decode", action="append", help="frames x height x width")
     parser.add_argument("--budgets", default="20,16,12,8,6,4", help="10^9 bytes")
     arguments = parser.parse_args()
-    print(
-        f"{'decode':<13} {'budget':>6} {'planned':>8} {'used':>6} {'held':>6}  least room  with 1.25"
-    )
+    head = "decode", "budget", "planned", "used", "held"
+    print("{:<13} {:>6} {:>8} {:>6} {:>6}  least room  in 1.25".format(*head))
     for decode in arguments.decode or DECODES:
         frames, height, width = map(int, decode.split("x"))
         job = job_of("hunyuan", (frames, height, width), "gpu")
