@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from hy3d_rocm import files
@@ -48,18 +50,29 @@ def _capture(arguments: argparse.Namespace) -> int:
 
 
 def _ended(program: list[str], environ: dict[str, str]) -> int:
-    """Runs a program; its exit code."""
+    """Runs a program; its exit code. The first Ctrl-C is the program's as well, which ends in its
+    own time: how ComfyUI is ended. The second one ends it."""
+    came = list[int]()
+
+    def handle(number: int, _frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    hears = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, handle) if hears else None
     try:
         child = subprocess.Popen(program, env=environ)
+        try:
+            return child.wait()
+        finally:
+            child.kill()
+            child.wait()
     except OSError as error:
         raise ValueError(f"{program[0]} can't be started: {error.strerror}") from error
-    try:
-        return child.wait()
-    except KeyboardInterrupt:  # is the program's as well, which ends in its own time: how ComfyUI
-        return child.wait()  # is ended
-    finally:  # a second one ends it
-        child.kill()
-        child.wait()
+    finally:
+        if hears:
+            signal.signal(signal.SIGINT, before)
 
 
 def _capture_file(arguments: argparse.Namespace, folder: Path) -> int:
