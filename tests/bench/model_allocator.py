@@ -1,6 +1,7 @@
 """What PyTorch's allocator holds for a decode that keeps slices on the host: a model, nothing runs.
 
     python tests/bench/model_allocator.py [--arch sm_90] [--decode 97x768x1280] [--budgets 22,16,10]
+        [--room 25]
 
 The slices of a program of HunyuanVideo's VAE are allocated and freed as its steps make, load, drop
 and free them, with each step's workspace as one block, by the rules of CUDACachingAllocator (2.11,
@@ -9,7 +10,8 @@ is large enough, split where more than 1 MiB is left; else a segment of its own,
 segments that are wholly free go back when the device has no more. Of each budget: bytes planned,
 the most that is allocated and the most that is held on a device with room for all, the least room,
 in parts of what is planned, with which the program ends, and what the core takes in a room of 1.25
-times the budget. Weights and what the process has beside are left out.
+times the budget. Weights and what the process has beside are left out. --room: what becomes of the
+first program in so much, packed weights included.
 """
 
 from __future__ import annotations
@@ -115,24 +117,32 @@ class Slices:
 
 
 def carried_out(program: Any, allocator: Allocator) -> None:
-    """MemoryError where a step has no room."""
+    """MemoryError, which says in which step, where one has no room."""
     slices, known = Slices(program, allocator), set[int]()  # keys are filled by several steps
-    for step in map(ProgramStep._make, program.steps(0)):
-        op = OPS[step.op]
-        if op == "load":
-            slices.make(step.slice)
-        elif op == "drop":
-            slices.free(step.slice)
-        elif step.flags & OVERWRITE:
-            slices.write_over((step.sources if op == "add" else step.others)[0], step.slice)
-        elif op not in _NO_SLICE and step.slice >= 0 and step.slice not in known:
-            slices.make(step.slice)
+    steps = program.steps(0)
+    for at, step in enumerate(map(ProgramStep._make, steps)):
+        try:
+            carry_out(step, slices, step.slice in known)
+        except MemoryError:
+            raise MemoryError(f"no room in step {at + 1} of {len(steps)}") from None
         known.add(step.slice)
-        if step.workspace_bytes > MIB:
-            allocator.allocate("workspace", step.workspace_bytes)
-            allocator.free("workspace")
-        for number in step.frees:
-            slices.free(number)
+
+
+def carry_out(step: ProgramStep, slices: Slices, is_known: bool) -> None:
+    op, allocator = OPS[step.op], slices.allocator
+    if op == "load":
+        slices.make(step.slice)
+    elif op == "drop":
+        slices.free(step.slice)
+    elif step.flags & OVERWRITE:
+        slices.write_over((step.sources if op == "add" else step.others)[0], step.slice)
+    elif op not in _NO_SLICE and step.slice >= 0 and not is_known:
+        slices.make(step.slice)
+    if step.workspace_bytes > MIB:
+        allocator.allocate("workspace", step.workspace_bytes)
+        allocator.free("workspace")
+    for number in step.frees:
+        slices.free(number)
 
 
 def least_room(program: Any, planned: int) -> float:
@@ -146,7 +156,7 @@ def least_room(program: Any, planned: int) -> float:
     return float("inf")
 
 
-def line(job: Any, budget: int) -> str:
+def line(job: Any, budget: int, asked: int) -> str:
     """One budget's figures; behind them, what the core takes in a room of 1.25 times the budget, as
     "auto" has it, and how much longer that is estimated to take."""
     plans = []
@@ -161,11 +171,18 @@ def line(job: Any, budget: int) -> str:
     made, planned = Allocator(), free.candidate["device_bytes"]
     carried_out(free, made)
     figures = [f"{n / 1e9:.1f}" for n in (planned, made.most_used, made.most_held)]
+    said = ""
+    if asked:
+        try:
+            carried_out(free, Allocator(asked - sum(free.kept(0))))
+            said = "; in that room it ends"
+        except MemoryError as error:
+            said = f"; {error}"
     taken = tight.candidate
     longer = taken["seconds"] / free.candidate["seconds"]
     lacks = ", which lacks room" if taken["lacks_room"] else ""
     return "{:>8} {:>6} {:>6}  {:>10.2f}  {:.1f} GB, {:.2f} times as long{}".format(
-        *figures, least_room(free, planned), taken["device_bytes"] / 1e9, longer, lacks
+        *figures, least_room(free, planned), taken["device_bytes"] / 1e9, longer, lacks + said
     )
 
 
@@ -174,7 +191,9 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--decode", action="append", help="frames x height x width")
     parser.add_argument("--budgets", default="20,16,12,8,6,4", help="10^9 bytes")
+    parser.add_argument("--room", type=float, default=0, help="10^9 bytes")
     arguments = parser.parse_args()
+    room = int(arguments.room * 1e9)
     head = "decode", "budget", "planned", "used", "held"
     print("{:<13} {:>6} {:>8} {:>6} {:>6}  least room  in 1.25".format(*head))
     for decode in arguments.decode or DECODES:
@@ -182,7 +201,7 @@ def main() -> int:
         job = job_of("hunyuan", (frames, height, width), "gpu")
         job = replace(job, make_backend=MakeBackend(arguments.arch))
         for budget in map(float, arguments.budgets.split(",")):
-            print(f"{decode:<13} {budget:6g} {line(job, int(budget * 1e9))}", flush=True)
+            print(f"{decode:<13} {budget:6g} {line(job, int(budget * 1e9), room)}", flush=True)
     return 0
 
 
