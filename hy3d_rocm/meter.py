@@ -1,4 +1,5 @@
-"""Memory of this process and of the GPU: what a stretch of code took at its peak, and giving back.
+"""Memory of this process and of the GPU: what a stretch of code took at its peak, giving back, and
+the pinned host memory that slices leave a GPU for.
 
 Peaks on the CPU come from the kernel (VmHWM, reset through /proc/self/clear_refs where that is
 allowed); a sampling thread adds the time series. glibc keeps freed blocks below its threshold,

@@ -682,56 +682,56 @@ static hy3d_status copy_array(hy3d_context *context, const void *from, size_t by
 
 /* Where copies lie on the host: those that are there now, from the lowest on. Among the first
  * `packed` there is no room. */
-typedef struct shelf {
+typedef struct copies {
     hy3d_slice *slices;
     int32_t *there, count, packed;
     int64_t most; /* the end of the highest so far */
-} shelf;
+} copies;
 
 /* Where a copy may begin behind number `i`. */
-static int64_t behind_copy(const shelf *s, int32_t i)
+static int64_t behind_copy(const copies *c, int32_t i)
 {
-    const int64_t end = i < 0 ? 0 : s->slices[s->there[i]].host_at + s->slices[s->there[i]].bytes;
+    const int64_t end = i < 0 ? 0 : c->slices[c->there[i]].host_at + c->slices[c->there[i]].bytes;
     return end + (-end & (HY3D_SCHEDULE_COPY_ALIGNMENT - 1));
 }
 
 /* The slice's copy gets the lowest place that it has room in. */
-static hy3d_status shelve(shelf *s, int32_t slice)
+static hy3d_status first_fit(copies *c, int32_t slice)
 {
-    int64_t at = behind_copy(s, s->packed - 1), end;
-    int32_t i = s->packed;
-    for (; i < s->count && s->slices[s->there[i]].host_at - at < s->slices[slice].bytes; i++) {
-        s->packed += i == s->packed && s->slices[s->there[i]].host_at == at;
-        at = behind_copy(s, i);
+    int64_t at = behind_copy(c, c->packed - 1), end;
+    int32_t i = c->packed;
+    for (; i < c->count && c->slices[c->there[i]].host_at - at < c->slices[slice].bytes; i++) {
+        c->packed += i == c->packed && c->slices[c->there[i]].host_at == at;
+        at = behind_copy(c, i);
     }
-    if (!hy3d__add_i64(at, s->slices[slice].bytes, &end) || end > MOST_COPIED) {
+    if (!hy3d__add_i64(at, c->slices[slice].bytes, &end) || end > MOST_COPIED) {
         return HY3D_ERR_OVERFLOW;
     }
-    s->slices[slice].host_at = at;
-    s->most = hy3d__max_i64(s->most, end);
-    memmove(s->there + i + 1, s->there + i, (size_t)(s->count++ - i) * sizeof *s->there);
-    s->there[i] = slice;
-    s->packed += i == s->packed;
+    c->slices[slice].host_at = at;
+    c->most = hy3d__max_i64(c->most, end);
+    memmove(c->there + i + 1, c->there + i, (size_t)(c->count++ - i) * sizeof *c->there);
+    c->there[i] = slice;
+    c->packed += i == c->packed;
     return HY3D_OK;
 }
 
-static void clear_away(shelf *s, const int32_t *frees, int32_t count)
+static void free_copies(copies *c, const int32_t *frees, int32_t count)
 {
     for (int32_t k = 0; k < count; k++) {
-        const int64_t at = s->slices[frees[k]].host_at;
-        int32_t low = 0, high = s->count;
+        const int64_t at = c->slices[frees[k]].host_at;
+        int32_t low = 0, high = c->count;
         while (low < high) {
             const int32_t middle = low + (high - low) / 2;
-            if (s->slices[s->there[middle]].host_at < at) {
+            if (c->slices[c->there[middle]].host_at < at) {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        if (at >= 0 && low < s->count && s->there[low] == frees[k]) {
-            memmove(s->there + low, s->there + low + 1,
-                    (size_t)(--s->count - low) * sizeof *s->there);
-            s->packed = low < s->packed ? low : s->packed;
+        if (at >= 0 && low < c->count && c->there[low] == frees[k]) {
+            memmove(c->there + low, c->there + low + 1,
+                    (size_t)(--c->count - low) * sizeof *c->there);
+            c->packed = low < c->packed ? low : c->packed;
         }
     }
 }
@@ -741,15 +741,15 @@ static hy3d_status place_copies(hy3d_context *context, hy3d__arrays *a)
 {
     void *memory = NULL;
     hy3d_status status = hy3d_alloc(context, (size_t)a->slice_count * sizeof(int32_t), &memory);
-    shelf copies = {.slices = a->slices, .there = memory};
+    copies held = {.slices = a->slices, .there = memory};
     for (int32_t i = 0; i < a->step_count && status == HY3D_OK; i++) {
         const hy3d_step *step = &a->steps[i];
         if (step->op == HY3D_STEP_STORE) {
-            status = shelve(&copies, step->slice);
+            status = first_fit(&held, step->slice);
         }
-        clear_away(&copies, &a->refs[step->first_ref + step->sources + step->others], step->frees);
+        free_copies(&held, &a->refs[step->first_ref + step->sources + step->others], step->frees);
     }
-    a->copies_bytes = copies.most;
+    a->copies_bytes = held.most;
     hy3d_free(context, memory);
     return status;
 }

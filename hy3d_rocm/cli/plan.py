@@ -226,8 +226,8 @@ class _Walk:
         told = {
             "step": at, "operation": op, "node": step.node, "what": self._what(step.node),
             "frames": list(step.frames), "rows": list(step.rows),
-            "reads": [*step.sources, *step.others], "makes": step.slice if _makes(op) else None,
-            "of": None if _makes(op) or step.slice < 0 else step.slice,
+            "reads": [*step.sources, *step.others], "makes": step.slice if makes(op) else None,
+            "of": None if makes(op) or step.slice < 0 else step.slice,
             "frees": list(step.frees), "workspace_bytes": step.workspace_bytes, "macs": step.macs,
         }  # fmt: skip
         if op == "opaque" and step.slice < 0:  # the VAE's own code: nothing is known inside
@@ -237,7 +237,7 @@ class _Walk:
         if step.flags & OVERWRITE:
             over = (step.sources if op == "add" else step.others)[0]
             self._there.discard(over)
-        if step.slice >= 0 and (_makes(op) or op == "load"):
+        if step.slice >= 0 and (makes(op) or op == "load"):
             self._there.add(step.slice)
         elif op == "emit" and self._is_prefix:
             self._prefix = self.program.prefix_bytes
@@ -269,7 +269,8 @@ class _Walk:
         return " ".join(words)
 
 
-def _makes(op: str) -> bool:
+def makes(op: str) -> bool:
+    """Whether a step of that operation makes its slice."""
     return op not in ("emit", "store", "drop", "load", "moments", "reduce", "send")
 
 

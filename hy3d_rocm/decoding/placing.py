@@ -1,5 +1,5 @@
-"""What leaves the device: slices that go to host memory and come back, and the frames of a decode,
-which go to a tensor or a sink (output.py) as they are made.
+"""What leaves the device: slices that go to host memory (meter.HostMemory) and come back, and the
+frames of a decode, which go to a tensor or a sink (output.py) as they are made.
 
 A GPU goes on while its frames are on their way: they are copied to pinned memory behind the work
 that made them, and into the result once they are there. So many may be on their way that frames

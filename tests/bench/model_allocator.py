@@ -23,6 +23,7 @@ from typing import Any
 
 from bench_planning import job_of
 
+from hy3d_rocm.cli.plan import makes
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.planning.compiled import plan_job
 from hy3d_rocm.decoding.planning.jobs import MakeBackend
@@ -30,7 +31,6 @@ from hy3d_rocm.decoding.run import OPS, OVERWRITE, ProgramStep
 
 MIB = 1 << 20
 DECODES = ("97x768x1280", "129x544x960", "33x608x640")
-_NO_SLICE = {"emit", "store", "drop", "load", "moments", "reduce", "send"}
 
 
 @dataclass
@@ -136,7 +136,7 @@ def carry_out(step: ProgramStep, slices: Slices, is_known: bool) -> None:
         slices.free(step.slice)
     elif step.flags & OVERWRITE:
         slices.write_over((step.sources if op == "add" else step.others)[0], step.slice)
-    elif op not in _NO_SLICE and step.slice >= 0 and not is_known:
+    elif makes(op) and step.slice >= 0 and not is_known:
         slices.make(step.slice)
     if step.workspace_bytes > MIB:
         allocator.allocate("workspace", step.workspace_bytes)

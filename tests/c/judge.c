@@ -272,7 +272,12 @@ static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
             return object(j, "candidate %d fits and is of kind %d, the one taken of kind %d", i,
                           kind, taken);
         }
-        if (fits && kind != TILES && kind == taken && all[i].on_host == chosen->on_host &&
+        const bool is_alike = fits && kind != TILES && kind == taken &&
+                              all[i].on_host == chosen->on_host;
+        if (is_alike && !all[i].lacks_room && chosen->lacks_room) {
+            return object(j, "candidate %d finds room, the one taken does not", i);
+        }
+        if (is_alike && all[i].lacks_room == chosen->lacks_room &&
             all[i].seconds < chosen->seconds) {
             return object(j, "candidate %d takes %g s, the one taken %g s", i, all[i].seconds,
                           chosen->seconds);

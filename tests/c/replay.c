@@ -398,7 +398,8 @@ bool replay_agrees(replay_walk *walk, const hy3d_candidate *stated)
         return replay_object(walk, "%lld bytes on the device, and no more than %lld should be",
                              (ll)stated->device_bytes, (ll)candidate->resident_bytes);
     }
-    return agree(walk, "memory for copies", walk->program->copies_bytes, walk->verdict->copies_bytes) &&
+    return agree(walk, "memory for copies", walk->program->copies_bytes,
+                 walk->verdict->copies_bytes) &&
            agree(walk, "device bytes", candidate->device_bytes, stated->device_bytes) &&
            agree(walk, "margin bytes", candidate->margin_bytes,
                  replay_margin(walk->request, is_beside ? stated->host_bytes : stated->device_bytes)) &&
@@ -561,7 +562,8 @@ replay_walk replay_walk_of(const hy3d_schedule_request *request, const hy3d_prog
 {
     const int32_t nodes = request->graph.count;
     replay_walk walk = {.request = request, .program = program, .verdict = verdict,
-                        .device = request->kept_bytes, .host = request->result_bytes + program->copies_bytes};
+                        .device = request->kept_bytes,
+                        .host = request->result_bytes + program->copies_bytes};
     *verdict = (replay_verdict){.device_bytes = walk.device, .host_bytes = walk.host,
                                 .both_bytes = walk.device + walk.host,
                                 .shapes = 0xcbf29ce484222325U};

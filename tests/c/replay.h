@@ -66,7 +66,8 @@ typedef struct replay_verdict {
     char text[320]; /* "": nothing to object to */
     /* Peaks of what computes, of the host beside it, and of both at once: that is what a candidate
      * states where they are one memory (is_host, a candidate on the host). */
-    int64_t device_bytes, host_bytes, both_bytes, copies_bytes, stored_bytes, loaded_bytes, sent_bytes;
+    int64_t device_bytes, host_bytes, both_bytes, copies_bytes;
+    int64_t stored_bytes, loaded_bytes, sent_bytes;
     int64_t macs, steps;
     uint64_t shapes; /* of the computing steps: op, node, own, frames, reads, rows, drop, rows that
                         are read and their padding */

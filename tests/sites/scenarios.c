@@ -241,14 +241,20 @@ static hy3d_status compile_decode(hy3d_context *context, const scenario *self)
     return compile_all(context, &made, self);
 }
 
+/* It on so many rows and columns, in slices of 20 kB. */
+static void in_slices(graphs_case *made, int64_t size)
+{
+    graphs_make_known(GRAPHS_HUNYUAN, 8, made);
+    graphs_request(made, 2, size, size);
+    made->request.device.slice_bytes[0] = 20000;
+    made->request.device.slice_bytes[1] = 0;
+}
+
 /* The same of one of three ranks, all of which it compiles for. */
 static hy3d_status compile_rank(hy3d_context *context, const scenario *self)
 {
     static graphs_case made;
-    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
-    graphs_request(&made, 2, 4, 4);
-    made.request.device.slice_bytes[0] = 20000;
-    made.request.device.slice_bytes[1] = 0;
+    in_slices(&made, 4);
     made.request.device_budget = 80000;
     made.request.link_bytes_per_second = 1e9;
     made.request.ranks = 3;
@@ -260,10 +266,7 @@ static hy3d_status compile_rank(hy3d_context *context, const scenario *self)
 static hy3d_status compile_in_a_room(hy3d_context *context, const scenario *self)
 {
     static graphs_case made;
-    graphs_make_known(GRAPHS_HUNYUAN, 8, &made);
-    graphs_request(&made, 2, 256, 256);
-    made.request.device.slice_bytes[0] = 20000;
-    made.request.device.slice_bytes[1] = 0;
+    in_slices(&made, 256);
     made.request.halos[0].smallest = 0;
     made.request.may_spill = 1;
     made.request.device_room = INT64_C(64) << 20;
