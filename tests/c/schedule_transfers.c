@@ -353,6 +353,7 @@ START_TEST(test_a_program_finds_room_as_an_allocator_lays_it_out)
         ck_assert_ok(hy3d__finds_room(context, &p.arrays, (cases[i].least << 20) - 1, &finds));
         ck_assert_msg(!finds, "step %d finds room in less than %d MiB", (int)i, (int)cases[i].least);
     }
+    hy3d_context_destroy(context);
 }
 END_TEST
 
