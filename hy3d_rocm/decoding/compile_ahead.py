@@ -15,9 +15,9 @@ from hy3d_rocm._native import Program
 from hy3d_rocm.conv.triton import ahead
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import backend as fused
-from hy3d_rocm.decoding.backends.triton.attention import KERNELS
+from hy3d_rocm.decoding.backends.triton.launches import KERNELS
 from hy3d_rocm.decoding.graph import GROUP, Graph
-from hy3d_rocm.decoding.layers import ModuleWeights
+from hy3d_rocm.decoding.layers import ModuleWeights, Moments
 from hy3d_rocm.decoding.memory.dry_run import apart, standing_for
 from hy3d_rocm.decoding.memory.workspace import OperatorWorkspace
 from hy3d_rocm.decoding.planning.compiled import Compiled
@@ -103,16 +103,16 @@ def dry_run(
 
 class OnShapes(Run):
     """Carries sections out on shapes. What calls no convolution and makes nothing is left out: what
-    leaves for the host and comes back, GroupNorms' factors, attention's products."""
+    leaves for the host and comes back, GroupNorms' moments, attention's products."""
 
     def __init__(self, graph: Graph, backend: TorchBackend, dtype: torch.dtype) -> None:
         super().__init__(graph, backend, _META, dtype)
-        for n, node in enumerate(graph.nodes):
-            if node.norm == GROUP:
-                factor = torch.empty(graph.nodes[node.source].channels, device=_META)
-                self.affines[n] = factor, factor
 
     def through(self, program: Program, number: int, section: dict[str, Any]) -> None:
+        for n, node in enumerate(self.graph.nodes):
+            if node.norm == GROUP and n not in self.affines:
+                rows = torch.empty((2, self.graph.nodes[node.source].channels), device=_META)
+                self.affines[n] = self._affine(n, node.source, [Moments(1, rows.double())])
         first = ProgramStep._make(program.step(number, 0))
         size = 1, self.graph.nodes[first.node].channels, *section["size"]
         x = torch.empty(size, dtype=self.dtype, device=_META)

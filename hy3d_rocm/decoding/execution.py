@@ -27,7 +27,13 @@ from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.compile_ahead import compile_ahead
 from hy3d_rocm.decoding.copies import converted_family
 from hy3d_rocm.decoding.graph import record
-from hy3d_rocm.decoding.group import Group, GroupLostError, RankFailedError, is_settled
+from hy3d_rocm.decoding.group import (
+    Group,
+    GroupLostError,
+    Meeting,
+    RankFailedError,
+    is_settled,
+)
 from hy3d_rocm.decoding.layers import ModuleWeights
 from hy3d_rocm.decoding.memory.budget import Budget
 from hy3d_rocm.decoding.placing import Placing, Transfers
@@ -101,6 +107,7 @@ class Execution:
         self._tried: list[tuple[Any, ...]] = []
         self._may_blame_library = not job.without_library
         self._transfers: Transfers | None = None
+        self._plans: Meeting | None = None  # of the group's, not compared yet
 
     @property
     def device(self) -> torch.device:
@@ -153,11 +160,21 @@ class Execution:
         return goes_on and black_box.key_of(variant) not in self._tried
 
     def _planned(self, work: Callable[..., Plan], *given: Any) -> Plan:
-        """work(*given); in a group GroupLostError where the ranks have planned other programs."""
-        plan, told = self._together("a plan", work, *given, says=together.what_decides)
-        if self.group is not None:
-            self.group.check_alike("planned", told)
-        return plan
+        """work(*given). What the other ranks of a group have planned is looked at later, where
+        nobody has to wait for it any more: see _compare_plans()."""
+        if self.group is None:
+            return work(*given)
+        plan, self._plans = self._meeting("a plan", work, *given, says=together.what_decides)
+        if plan is None:
+            self._plans.answer()  # raises
+        return cast("Plan", plan)
+
+    def _compare_plans(self) -> None:
+        """GroupLostError where the ranks have planned other programs; what planning raised on one
+        of them on all."""
+        if self.group is not None and self._plans is not None:
+            plans, self._plans = self._plans, None
+            self.group.check_alike("planned", plans.answer())
 
     def _take(self, plan: Plan) -> None:
         self.plan, report, own = plan, self.report, ""
@@ -264,6 +281,7 @@ class Execution:
 
     def _attempt(self) -> faults.Failure | None:
         """Carries the plan out; what ended it."""
+        self._compare_plans()
         self.counter.done, narrowing = 0, faults.Narrowing(self.job.dtype)
         scope: Any = narrowing if self.job.dtype == torch.float64 else nullcontext()
         try:
@@ -329,15 +347,24 @@ class Execution:
         if self.group is None:
             made = work(*given)
             return made, [says(made)]
+        found, meeting = self._meeting(about, work, *given, says=says)
+        return found, meeting.answer()
+
+    def _meeting(
+        self, about: str, work: Callable[..., Any], *given: Any, says: Callable[[Any], Any]
+    ) -> tuple[Any, Meeting]:
+        """work(*given), None where it fails, and the meeting to which this rank said how it went;
+        a failure is raised by its answer()."""
         found, said, error = None, None, None
+        assert self.group is not None
         try:
             found = work(*given)
             said = says(found)
         except GroupLostError:
             raise
         except BaseException as failed:  # noqa: BLE001
-            error = failed
-        return cast("Result", found), self.group.meet(about, error, said)
+            found, error = None, failed
+        return found, Meeting(self.group, about, error, said)
 
     def _place(self, sample: int, at: int, made: Generator[Frames]) -> None:
         """What comes goes to its place, `at` frames on. In a group what goes wrong there is every

@@ -193,9 +193,11 @@ def _shared(
     """The result of all ranks on rank 0, None on the others."""
     group = asked.group
     with together.beginning(group):  # what goes on is of the type and plan that it was begun with
-        kept = group.meet(together.BEGINNING, values=asked.resume_key)[0]
-        asked = replace(asked, resume_key=kept)
-        execution = _prepare(family, source, device, asked)
+        try:
+            execution = _prepare(family, source, device, asked)
+        except together.OtherResumeKeyError as other:
+            asked = replace(asked, resume_key=other.resume_key)
+            execution = _prepare(family, source, device, asked)
     reports.append(execution.report)
     why = together.why_not_rows(execution.job)
     if not why and source.shape[0] > 1:  # of one sample the plan says that it can't be
@@ -302,5 +304,7 @@ def _prepare(
     if asked.group is not None:
         is_given = isinstance(parse_budget(asked.budget), int)
         terms = together.terms_of(asked.group, job, source, options)
-        job, budget = together.agree(asked.group, job, budget, is_given, terms)
+        job, budget = together.agree(
+            asked.group, job, budget, is_given, terms, asked.resume_key
+        )  # fmt: skip
     return Execution(job, source.detach(), budget, asked, chosen)

@@ -202,12 +202,19 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Moments:
-    """Per channel of some frames: how many positions, mean (C,) and sum of squared deviations (C,),
-    float32 or float64 on the device."""
+    """Per channel of some frames: how many positions, and (2, C), mean and sum of squared
+    deviations, float64 on the device."""
 
     count: int
-    mean: Tensor
-    deviations: Tensor
+    rows: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        return self.rows[0]
+
+    @property
+    def deviations(self) -> Tensor:
+        return self.rows[1]
 
 
 class Engine(Protocol):

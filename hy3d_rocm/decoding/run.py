@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hy3d_rocm import _native, meter
 from hy3d_rocm.decoding.backends.attention import KeyRanges, shaped, tokens_of
-from hy3d_rocm.decoding.backends.statistics import channel_moments, combine, group_affine
+from hy3d_rocm.decoding.backends.statistics import channel_moments
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.faults import Recover, Result, attempt, retry_out_of_memory
 from hy3d_rocm.decoding.graph import Graph
@@ -198,7 +198,7 @@ class Run:
     def _begin(self, slices: Sequence[tuple[Any, ...]], fetch: Callable[[Range], Tensor]) -> None:
         self._slices, self._source = {}, fetch
         self._gathered: dict[int, Moments] = {}  # of slices, which may be gone already
-        self._combined: dict[int, Moments] = {}  # of all slices of a node
+        self._moments_of: dict[int, list[Moments]] = {}  # nodes: of all their slices
         # Each node's slices in order and its frames, keys left out.
         self._of_node: dict[int, list[int]] = {}
         self._frames: dict[int, int] = {}
@@ -228,15 +228,13 @@ class Run:
 
     def _reduce(self, step: ProgramStep) -> None:
         source = self.graph.nodes[step.node].source
-        if source not in self._combined:
+        if source not in self._moments_of:
             slices = self._of_node[source]
-            self._combined[source] = combine([self._gathered[n] for n in slices])
-            for number in slices:
-                del self._gathered[number]
-        self.affines[step.node] = self._affine(step.node, source, self._combined[source])
+            self._moments_of[source] = [self._gathered.pop(number) for number in slices]
+        self.affines[step.node] = self._affine(step.node, source, self._moments_of[source])
 
-    def _affine(self, node: int, source: int, moments: Moments) -> tuple[Tensor, Tensor]:
-        return group_affine(self._norm(node), moments, self.backend.weights, self.dtype)
+    def _affine(self, node: int, source: int, moments: Sequence[Moments]) -> tuple[Tensor, Tensor]:
+        return self.backend.factors(self._norm(node), moments, self.dtype)
 
     # Steps: each gives (what it made, its moments or None), or None where no slice is made
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hy3d_rocm import _native
-from hy3d_rocm.decoding.backends.statistics import combine, combine_rows
+from hy3d_rocm.decoding.backends.statistics import combine
 from hy3d_rocm.decoding.group import Group, GroupLostError, Meeting, Parts, Pending
 from hy3d_rocm.decoding.layers import Moments, Range
 from hy3d_rocm.decoding.report import Step
@@ -287,22 +287,17 @@ class SharedRun(Run):
             told = self._told(channels, None)
         every = self.group.gather(told)
         if own is not None:  # who has none needs none
-            found = self._unless_failed(self._tried, self._sum_of, own.count, every)
-            if found is not None:
-                self._combined[source] = found
+            rows, count = [stop - first for first, stop in self._shares], own.count
+            self._moments_of[source] = [
+                Moments(count * n // rows[self.group.rank], one)
+                for n, one in zip(rows, every, strict=True) if n
+            ]  # fmt: skip
 
     def _told(self, channels: int, own: Moments | None) -> Tensor:
-        """Mean and deviations in one tensor."""
+        """A rank without rows sends zeros, which nobody reads."""
         if own is None:
             return torch.zeros((2, channels), dtype=torch.float64, device=self.device)
-        return torch.stack((own.mean, own.deviations))
-
-    def _sum_of(self, count: int, every: Sequence[Tensor]) -> Moments:
-        """Of all rows. count: of this rank's."""
-        rows = [stop - first for first, stop in self._shares]
-        told = torch.stack([one for n, one in zip(rows, every, strict=True) if n])
-        counts = [count * n // rows[self.group.rank] for n in rows if n]
-        return combine_rows(counts, told[:, 0], told[:, 1])
+        return own.rows
 
     def _own_moments(self, source: int) -> Moments:
         return combine([self._gathered[number] for number in self._of_node[source]])

@@ -153,11 +153,11 @@ class TiledRun(Run):
     def _worst(self, truth: dict[int, Statistics]) -> float:
         return max((self._used[n].deviation(truth[n]) for n in truth), default=0.0)
 
-    def _affine(self, node: int, source: int, moments: Moments) -> tuple[Tensor, Tensor]:
+    def _affine(self, node: int, source: int, moments: Sequence[Moments]) -> tuple[Tensor, Tensor]:
         if self._section["kind"] != _STATISTICS:
             return super()._affine(node, source, moments)
         norm = self._norm(node)
-        found = self._measured[node] = statistics.grouped(moments, norm.groups)
+        found = self._measured[node] = statistics.grouped(statistics.combine(moments), norm.groups)
         if node in self._before:
             found = statistics.corrected(found, *self._before[node], norm.eps)
         self._used[node] = found

@@ -63,18 +63,30 @@ def beginning(group: Group | None) -> Iterator[None]:
         raise
 
 
+class OtherResumeKeyError(Exception):
+    """Rank 0 goes on with another decode than some rank was given, the one of `resume_key`."""
+
+    def __init__(self, resume_key: Any) -> None:
+        super().__init__("the ranks were given different resume keys")
+        self.resume_key = resume_key
+
+
 def agree(
-    group: Group, job: Job, budget: Budget, is_given: bool, terms: dict[str, Any]
-) -> tuple[Job, Budget]:
+    group: Group, job: Job, budget: Budget, is_given: bool, terms: dict[str, Any],
+    resume_key: Any,
+) -> tuple[Job, Budget]:  # fmt: skip
     """The job of this rank, and the budget, the same on all: the smallest, and each one's. Ranks
     that share a memory share what is free of it; a budget that is_given in bytes is a rank's own.
     terms: what has to be the same on all. ValueError (a sentence) on all ranks where it is not.
+    OtherResumeKeyError on all ranks where one has not rank 0's: what each prepares depends on it.
     Where a rank has no latents but their shape rank 0 sends the others what they need."""
     host, place = platform.node(), f"{platform.node()} {_name_of(job.device)}"
     if budget.is_unified:
         place = host
     rooms = [budget.device_bytes, budget.host_bytes, budget.is_unified, job.keeps_result, is_given]
-    told = group.meet(BEGINNING, values=[terms, rooms, host, place, _tiles(job)])
+    told = group.meet(BEGINNING, values=[terms, rooms, host, place, _tiles(job), resume_key])
+    if any(one[5] != told[0][5] for one in told):
+        raise OtherResumeKeyError(told[0][5])
     for rank, (theirs, *_) in enumerate(told):
         for name, value in told[0][0].items():
             if name == _SUMS and theirs.get(name) == []:

@@ -7,7 +7,8 @@ except that each kernel is interpreted. Each layer is computed twice, and compar
 reading of decoding/layers.py in float64: on small integers, which must be equal in every bit, and
 on reals, within a bound that `tolerance` derives. Moments are held to those of what was returned.
 Each address is checked, and memory starts as NaN, as in check_triton_numerics.py. With every other
-layer goes an attention over large heads, within a bound that `attended` derives.
+layer goes an attention over large heads, within a bound that `attended` derives; with each other
+one the factors of a GroupNorm.
 
     python tests/long/check_fused.py --device cuda --count 200 --workers 8
 
@@ -45,6 +46,7 @@ from fused_cases import (  # noqa: E402
     pieces_of,
     random_attention,
     random_case,
+    random_norm,
 )
 from triton_device import INTERPRETER, Watch, added, architecture, in_words, is_emulated  # noqa: E402
 
@@ -90,7 +92,7 @@ def compute(case: Case, made: dict[str, Any], device: str) -> tuple[Any, Any, An
         if not (rest == FILL).all():
             raise RuntimeError("rows beside those of the result were written")
     if moments is not None:
-        moments = Moments(moments.count, moments.mean.cpu(), moments.deviations.cpu())
+        moments = Moments(moments.count, moments.rows.cpu())
     return result.cpu(), moments, backend
 
 
@@ -236,6 +238,23 @@ def check_attention(seed: int, index: int, device: str) -> float:
     return float(ratio.nan_to_num(nan=float("inf")).max())
 
 
+def check_factors(seed: int, index: int, device: str) -> None:
+    """RuntimeError where a GroupNorm's factors are not made by the kernel and found content by the
+    backend's own check, which looks at all of them."""
+    from hy3d_rocm.decoding.backends.triton import backend as fused
+    from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+    from hy3d_rocm.decoding.layers import Moments
+
+    norm, moments, dtype = random_norm(seed, index)
+    place, (arch, tf32) = torch_device(device), machine_of(device)
+    backend = TritonBackend(Plain(place), place, Target(arch, 4, tf32))
+    backend.checked_on = ("cpu", "cuda")
+    fused._sound.clear()
+    backend.factors(norm, [Moments(m.count, m.rows.to(place)) for m in moments], dtype)
+    if not fused._sound:
+        raise RuntimeError(f"the kernel was not taken and checked for {norm}")
+
+
 def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict[str, Any]:
     """Every step-th case from `first` on, in this process."""
     import torch
@@ -254,6 +273,8 @@ def run_child(seed: int, first: int, count: int, step: int, device: str) -> dict
             fraction = check(case, seed, True, device)
             if index % 2:
                 fraction = max(fraction, check_attention(seed, index, device))
+            else:
+                check_factors(seed, index, device)
         except Exception as error:  # noqa: BLE001 - a failed case, told with the others
             cause = error.__cause__ or error
             result["failed"].append(f"{type(cause).__name__}: {cause}: {case}")

@@ -35,7 +35,7 @@ from hy3d_rocm.conv.triton.work import (  # noqa: E402
     Strides,
     last_strides,
 )
-from hy3d_rocm.decoding.backends.triton import attention  # noqa: E402
+from hy3d_rocm.decoding.backends.triton import launches  # noqa: E402
 from tools.dev import isa, variants  # noqa: E402
 from tools.dev.variants import Variant  # noqa: E402
 
@@ -126,6 +126,16 @@ def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[V
     """What is to be compiled for one architecture and dtype."""
     yield from sources(arch, dtype, tiles, select)
     yield from attentions(arch, dtype)
+    yield from factors(dtype)
+
+
+def factors(dtype: str) -> list[Variant]:
+    """Of group_factors, all that differ: parameters, and the width of a group."""
+    return [
+        variants.of_launch(item, dtype)
+        for of, size in itertools.product(itertools.product(("", dtype), repeat=2), (16, 24))
+        for item in launches.factors_of(32 * size, 32, ((3, 100),), 1e-6, of).launches
+    ]
 
 
 def attentions(arch: str, dtype: str) -> list[Variant]:
@@ -133,8 +143,8 @@ def attentions(arch: str, dtype: str) -> list[Variant]:
     if configs.attention(arch, dtype) is None:
         return []
     made = [
-        attention.attention_of(
-            attention.AttentionJob(dtype, size, 1, 2, 40, 0, 0, 40, 40, 80 * size, 80 * size, out),
+        launches.attention_of(
+            launches.AttentionJob(dtype, size, 1, 2, 40, 0, 0, 40, 40, 80 * size, 80 * size, out),
             arch,
         )
         for size in (264, 384, 512, 1024)
@@ -190,7 +200,7 @@ def subset() -> Iterator[tuple[str, Variant]]:
         for item in _harvest(arch, dtype, tile, [(job, True)]):
             if arch == "gfx1100" or item.function == "conv_rows":
                 yield arch, item
-        yield from ((arch, item) for item in attentions(arch, dtype)[2:3])
+        yield from ((arch, item) for item in (*attentions(arch, dtype)[2:3], factors(dtype)[-1]))
 
 
 def main() -> int:

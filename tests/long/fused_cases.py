@@ -444,3 +444,37 @@ def attended(case: AttentionCase, seed: int) -> tuple[Any, Any, Any, Any]:
         made.append((exact, bound))
     exact, bound = (torch.cat(parts, 1) for parts in zip(*made, strict=True))
     return q, room, ranges, (exact, bound)
+
+
+def random_norm(seed: int, index: int) -> tuple[Any, list[Any], Any]:
+    """A GroupNorm, the moments of the parts of a video, in the order and sizes that slices or ranks
+    have, and the video's type."""
+    import torch
+
+    from hy3d_rocm.decoding.layers import Moments, Norm
+
+    rng = random.Random(f"{seed}/{index}/norm")
+    dtype, groups = getattr(torch, rng.choice(DTYPES)), rng.choice((1, 4, 32))
+    channels = groups * rng.choice((1, 3, 4, 12, 16, 20))
+    module = torch.nn.GroupNorm(groups, channels, rng.choice((1e-6, 1e-5)))
+    normal = torch.Generator().manual_seed(seed * 1_000_003 + index)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False).data = torch.randn(channels, generator=normal).to(dtype)
+    first, each, last = (rng.choice((1, 7, 640, 389_120, 10**8)) for _ in range(3))
+    counts = rng.choice(
+        ([each], [first, *[each] * rng.randint(1, 9), last], [each + 1] * 2 + [each])
+    )
+    means = torch.randn((len(counts), channels), generator=normal, dtype=torch.float64)
+    means = means * rng.choice((1e-3, 1.0, 50.0)) + rng.choice((0.0, 1.0, 300.0))
+    deviations = torch.rand((len(counts), channels), generator=normal, dtype=torch.float64)
+    deviations = deviations * torch.tensor(counts)[:, None] * rng.choice((0.0, 1e-6, 1.0, 1e4))
+    moments = [
+        Moments(count, torch.stack((mean, deviation)))
+        for count, mean, deviation in zip(counts, means, deviations, strict=True)
+    ]
+    bias = rng.choice((None, "bias"))
+    return (
+        Norm("group", module, module.eps, groups, rng.choice((None, "weight")), bias),
+        moments,
+        dtype,
+    )

@@ -29,7 +29,7 @@ from hy3d_rocm.conv.triton.plan import (
     plain_strides,
 )
 from hy3d_rocm.conv.triton.work import Target
-from hy3d_rocm.decoding.backends.triton.attention import KERNELS as ATTENTION
+from hy3d_rocm.decoding.backends.triton.launches import KERNELS as DECODE_KERNELS
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -72,7 +72,7 @@ class Variant:
 
     @property
     def module(self) -> str:
-        return ATTENTION if self.function == "attend" else KERNELS
+        return _module_of(self.function)
 
     @property
     def constexprs(self) -> dict[str, Any]:
@@ -142,12 +142,16 @@ class Source:
         return steps.make_steps(self.problem, self.layout, dtype, self.has_bias, target)
 
 
+def _module_of(function: str) -> str:
+    return DECODE_KERNELS if function in ("attend", "group_factors") else KERNELS
+
+
 @functools.cache
 def _parameters(function: str) -> dict[str, str]:
     """Parameters in order: "constexpr", an annotated type such as "i64", or "" for the others."""
     from triton.runtime.jit import JITFunction
 
-    module = importlib.import_module(ATTENTION if function == "attend" else KERNELS)
+    module = importlib.import_module(_module_of(function))
     # Under the interpreter the module has functions of another class.
     compiled = JITFunction(getattr(module, function).fn)
     return {p.name: "constexpr" if p.is_constexpr else p.annotation_type for p in compiled.params}

@@ -64,7 +64,7 @@ class Launch:
     kernel: str
     grid: tuple[int, int, int]
     operands: tuple[tuple[str, int], ...]
-    numbers: tuple[int, ...]
+    numbers: tuple[float, ...]
     constants: tuple[Any, ...]
     num_warps: int
     num_stages: int
@@ -345,7 +345,7 @@ def make_load(
     return Launch(
         "load_rows", (count, 1, 1), operands,
         (channels, c // 8, *size, lines, wide, h, w, t, up_frames, first, strides[0],
-         *(n // vector for n in strides[1:]), eps),  # type: ignore[arg-type]
+         *(n // vector for n in strides[1:]), eps),
         (*flags, strides[3] == 1, vector, *block), 4, 1,
     )  # fmt: skip
 

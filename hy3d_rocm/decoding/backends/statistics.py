@@ -70,15 +70,13 @@ def channel_moments(x: Tensor) -> Moments:
         found = torch.empty((2, x.shape[1]), dtype=torch.float64, device="cpu")
         source, *into = (_View(t) for t in (x.detach().resolve_neg(), found[0], found[1]))
         _native.channel_moments(source, into[0], into[1], torch.get_num_threads())
-        return Moments(count, found[0], found[1])
+        return Moments(count, found)
     per_channel: dict[int, list[Moments]] = {}
     for channels, frames in blocks(body, block_elements(x.device)):
         part = _block_moments(body[channels, frames])
         per_channel.setdefault(channels.start, []).append(part)
-    columns = [combine(parts) for parts in per_channel.values()]
-    return Moments(
-        count, torch.cat([m.mean for m in columns]), torch.cat([m.deviations for m in columns])
-    )
+    columns = [combine(parts).rows for parts in per_channel.values()]
+    return Moments(count, torch.cat(columns, 1))
 
 
 class _View:
@@ -99,7 +97,7 @@ def _block_moments(part: Tensor) -> Moments:
     count = part[0].numel()
     wide = part.to(wide_type(part.dtype))
     variance, mean = torch.var_mean(wide, dim=(1, 2, 3), correction=0)
-    return Moments(count, mean.double(), variance.double() * count)
+    return Moments(count, torch.stack((mean.double(), variance.double() * count)))
 
 
 def combine(parts: Sequence[Moments]) -> Moments:
@@ -107,13 +105,9 @@ def combine(parts: Sequence[Moments]) -> Moments:
     if not parts:
         raise ValueError("no moments to combine: the activation has no frames")
     if len(parts) == 1:
-        return Moments(parts[0].count, parts[0].mean.double(), parts[0].deviations.double())
-    told = torch.stack([t.double() for m in parts for t in (m.mean, m.deviations)])
-    return combine_rows([m.count for m in parts], told[::2], told[1::2])
-
-
-def combine_rows(counts: Sequence[int], means: Tensor, deviations: Tensor) -> Moments:
-    """As combine(), of parts that are the rows of two tensors, float64 (N, C)."""
+        return parts[0]
+    means, deviations = torch.stack([m.rows for m in parts], 1)
+    counts = [m.count for m in parts]
     count = sum(counts)
     # A fill for each run of equal shares: a tensor of them would be copied, and waited for.
     alike = [(n / count, len(list(run))) for n, run in itertools.groupby(counts)]
@@ -123,7 +117,8 @@ def combine_rows(counts: Sequence[int], means: Tensor, deviations: Tensor) -> Mo
         shares = torch.cat([means.new_full((length, 1), share) for share, length in alike])
         mean = (means * shares).sum(dim=0)
         variance = ((means - mean).square() * shares).sum(dim=0)
-    return Moments(count, mean, torch.add(deviations.sum(dim=0), variance, alpha=count))
+    deviation = torch.add(deviations.sum(dim=0), variance, alpha=count)
+    return Moments(count, torch.stack((mean, deviation)))
 
 
 def group_affine(
@@ -131,8 +126,7 @@ def group_affine(
 ) -> Affine:
     """Factor and summand (C,) that stand for the "group" norm of a video of `dtype` with these
     moments, its weight, bias, scale and shift included: float32, for a float64 video float64."""
-    found = grouped(moments, norm.groups)
-    return found.affine(norm, weights, len(moments.mean), dtype)
+    return grouped(moments, norm.groups).affine(norm, weights, moments.rows.shape[1], dtype)
 
 
 def norm_parameters(norm: Norm, weights: Weights) -> tuple[Tensor | None, Tensor | None]:
@@ -181,11 +175,11 @@ class Statistics:
 
 def grouped(moments: Moments, groups: int) -> Statistics:
     """Statistics of groups of channels."""
-    channels = len(moments.mean)
+    channels = moments.rows.shape[1]
     if channels % groups:
         raise ValueError(f"{channels} channels can't be normalised in {groups} groups")
-    inside = moments.deviations.double().view(groups, -1).mean(dim=1)
-    variance, centre = torch.var_mean(moments.mean.double().view(groups, -1), 1, correction=0)
+    inside = moments.deviations.view(groups, -1).mean(dim=1)
+    variance, centre = torch.var_mean(moments.mean.view(groups, -1), 1, correction=0)
     return Statistics(centre, variance.add_(inside, alpha=1 / moments.count))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -82,6 +82,12 @@ class TorchBackend:
     ) -> None:  # fmt: skip
         """As attention.by_frames()."""
         attention.by_frames(q, room, target, ranges, check)
+
+    def factors(self, norm: Norm, moments: Sequence[Moments], dtype: torch.dtype) -> Affine:
+        """Factor and summand (C,) that stand for a GroupNorm, over a video of `dtype` whose parts
+        have these moments: float32, for a float64 video float64."""
+        found = statistics.combine(moments)
+        return statistics.group_affine(norm, found, self.weights, dtype)
 
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """Whether a kernel of the backend's own takes attention over heads of `size` elements: no

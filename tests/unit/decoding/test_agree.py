@@ -41,7 +41,7 @@ def test_ranks_of_one_memory_agree_on_one_budget_where_one_of_them_was_given_byt
     for rank in (0, 1, 0, 1):  # first all say theirs
         try:
             group: Any = Told(rank, values)
-            found.append(together.agree(group, job, *budgets[rank], {})[1].device_bytes)
+            found.append(together.agree(group, job, *budgets[rank], {}, None)[1].device_bytes)
         except InterruptedError:
             continue
     assert found == [250 * MB, 250 * MB]
@@ -65,7 +65,9 @@ def test_ranks_whose_tiles_were_measured_otherwise_go_by_the_guess(
         monkeypatch.setattr(together.launch, "measured", lambda device, told=told: told)
         try:
             group: Any = Told(rank, values)
-            found.append(together.agree(group, job, budget, True, {})[0].make_backend.is_tuned)
+            found.append(
+                together.agree(group, job, budget, True, {}, None)[0].make_backend.is_tuned
+            )
         except InterruptedError:
             continue
     assert found == [seconds[0] == seconds[1]] * 2

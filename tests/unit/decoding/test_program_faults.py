@@ -179,8 +179,8 @@ def test_a_failed_step_has_let_go_of_its_tensors_when_memory_is_asked_for(job: J
         run = Run(job.graph, backend, CPU, job.x.dtype, counter=counter)
 
         def recover(step: int, attempts: int, error: BaseException) -> bool:
-            moments = (*run._gathered.values(), *run._combined.values())
-            known = [t for m in moments for t in (m.mean, m.deviations)]
+            moments = [*run._gathered.values(), *(m for ms in run._moments_of.values() for m in ms)]
+            known = [m.rows for m in moments]
             known += [t for pair in run.affines.values() for t in pair]
             known += [s.tensor for s in run._slices.values() if s.owned]
             storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in known}

@@ -27,7 +27,7 @@ from hy3d_rocm.conv.verdict_store.records import Machine as Versions  # noqa: E4
 from hy3d_rocm.conv.verdict_store.records import Record  # noqa: E402
 from hy3d_rocm.conv.verdict_store.store import Store  # noqa: E402
 from hy3d_rocm.decoding.backends.triton import backend as backends  # noqa: E402
-from hy3d_rocm.decoding.backends.triton.attention import AttentionWork  # noqa: E402
+from hy3d_rocm.decoding.backends.triton.launches import AttentionWork, FactorsWork  # noqa: E402
 from hy3d_rocm.decoding.compile_ahead import OnShapes  # noqa: E402
 from hy3d_rocm.decoding.families import family_for, unproven_family  # noqa: E402
 from hy3d_rocm.decoding.layers import ModuleWeights  # noqa: E402
@@ -79,7 +79,7 @@ def test_the_layers_are_all_that_a_decode_launches_and_the_guess_is_first(
 
     def launched(part: Any, operands: Any) -> None:
         made = part.work
-        if isinstance(made, AttentionWork):
+        if isinstance(made, (AttentionWork, FactorsWork)):
             return
         positions = made.phases * sum(product.positions for product in made.products)
         wanted[made.kind] += positions

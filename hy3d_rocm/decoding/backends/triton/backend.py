@@ -26,10 +26,12 @@ from hy3d_rocm.decoding.backends import attention, statistics, torch_ops
 from hy3d_rocm.decoding.backends.statistics import NAMES, Affine
 from hy3d_rocm.decoding.backends.torch_ops import TorchBackend
 from hy3d_rocm.decoding.backends.triton import selfcheck
-from hy3d_rocm.decoding.backends.triton.attention import (
+from hy3d_rocm.decoding.backends.triton.launches import (
     AttentionJob,
     AttentionWork,
     attention_of,
+    factors_of,
+    shares_of,
 )
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
@@ -58,7 +60,7 @@ class Part:
     """A job's launches and what they read beside the source: made once, launched many times. small:
     of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
 
-    work: Any  # Work or AttentionWork
+    work: Any  # Work, AttentionWork or FactorsWork
     weight: Tensor | None
     bias: Tensor | None
     factors: Affine | None
@@ -227,6 +229,30 @@ class TritonBackend(TorchBackend):
             with selfcheck.safely():
                 selfcheck.check_attention(q, room, target, ranges)
                 _sound.update(new)
+
+    def factors(self, norm: Norm, moments: Sequence[Moments], dtype: torch.dtype) -> Affine:
+        """As TorchBackend.factors, in one launch in place of some twenty."""
+        shares = shares_of([m.count for m in moments])
+        channels, plain = moments[0].rows.shape[1], norm.scale is None and norm.shift is None
+        why_not = None if self._is_given else refusal(self.device, dtype)
+        if shares is None or why_not or not plain or dtype not in NAMES:
+            return super().factors(norm, moments, dtype)
+        both = weight, bias = [
+            None if n is None else self.weights.of(norm.module, n) for n in (norm.weight, norm.bias)
+        ]
+        of = tuple("" if p is None else NAMES.get(p.dtype) for p in both)
+        if None in of or any(p is not None and p.shape != (channels,) for p in both):
+            return super().factors(norm, moments, dtype)
+        rows = moments[0].rows if len(moments) == 1 else torch.stack([m.rows for m in moments])
+        made = torch.empty((2, channels), dtype=torch.float32, device=self.device)
+        part = Part(factors_of(channels, norm.groups, shares, norm.eps, of), weight, bias, None)
+        self._launch(part, (None, weight, bias, made, None, None, None, rows))
+        found = made[0], made[1]
+        if self.device.type in self.checked_on and (new := self._new_kernels(dtype, [part])):
+            with selfcheck.safely():
+                selfcheck.check_factors(found, norm, moments, self.weights)
+                _sound.update(new)
+        return found
 
     def attends(self, dtype: torch.dtype, size: int) -> bool:
         """As TorchBackend.attends."""
@@ -521,7 +547,7 @@ class TritonBackend(TorchBackend):
             note(size, job.outputs, out.dtype, "triton, fused", time.perf_counter() - start)
         if moments is None:
             return None
-        return Moments(out[0, 0].numel(), moments[0], moments[1])
+        return Moments(out[0, 0].numel(), moments)
 
     def _new_kernels(self, dtype: torch.dtype, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
         """Those of which no result was found sound yet, as _sound has them."""

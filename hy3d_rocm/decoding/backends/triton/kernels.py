@@ -1,4 +1,5 @@
-"""Device code of attention. Imports triton; nothing else of the package imports this at its top.
+"""Device code of attention and of GroupNorms' factors. Imports triton; nothing else of the package
+imports this at its top.
 
 `attend` is attention over heads that torch's kernels are not trusted with on AMD cards
 (hy3d_rocm/conv/attention.py): softmax(q k^T) v as the flash attention papers have it (Dao,
@@ -97,3 +98,53 @@ def attend(
     _store_sums(acc, total, out, at, da, D, here < tokens, o_d, VECTOR)
     if DB:
         _store_sums(more, total, out, at, db, D, here < tokens, o_d, VECTOR)
+
+
+@triton.jit
+def _count_of(n, n0, n1, c0, c1, c2):
+    """Positions of part n."""
+    return tl.where(n < n0, c0, tl.where(n < n0 + n1, c1, c2)).to(tl.float64)
+
+
+_SHARES = ("C", "size", "N", "n0", "n1", "c0", "c1", "c2", "eps")
+
+
+@triton.jit(do_not_specialize=_SHARES)
+def group_factors(
+    moments, weight, bias, out, C, size, N, n0, n1, c0, c1, c2, eps,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """out: (2, C), float32, factor and summand that stand for a GroupNorm, by a program for each
+    group of `size` channels.
+
+    moments: float64 (N, 2, C), mean and sum of squared deviations of each of N parts: of n0 with c0
+    positions, n1 with c1, the others with c2 (combined as Chan has it).
+    """
+    i = tl.arange(0, BN)
+    c = tl.program_id(0) * size + i
+    of = i < size
+    total = tl.zeros((BN,), dtype=tl.float64)
+    mean = tl.zeros((BN,), dtype=tl.float64)
+    for n in range(N):
+        count = _count_of(n, n0, n1, c0, c1, c2)
+        mean += tl.load(moments + n * 2 * C + c, mask=of, other=0.0) * count
+        total += count
+    mean = mean / total
+    variance = tl.zeros((BN,), dtype=tl.float64)
+    for n in range(N):
+        at = moments + n * 2 * C + c
+        away = tl.load(at, mask=of, other=0.0) - mean
+        inside = tl.load(at + C, mask=of, other=0.0)
+        variance += inside + away * away * _count_of(n, n0, n1, c0, c1, c2)
+    channels = size.to(tl.float64)
+    centre = tl.sum(mean, axis=0) / channels
+    away = tl.where(of, mean - centre, 0.0)
+    whole = tl.sum(variance / total + away * away, axis=0) / channels
+    factor = tl.zeros((BN,), dtype=tl.float64) + 1.0 / tl.sqrt(whole + eps)
+    if WEIGHT:
+        factor = factor * tl.load(weight + c, mask=of, other=0.0).to(tl.float64)
+    summand = -centre * factor
+    if BIAS:
+        summand += tl.load(bias + c, mask=of, other=0.0).to(tl.float64)
+    tl.store(out + c, factor.to(tl.float32), mask=of)
+    tl.store(out + C + c, summand.to(tl.float32), mask=of)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,10 +21,10 @@ from torch import Tensor
 from hy3d_rocm.conv.errors import BadResultError, described
 from hy3d_rocm.conv.selfcheck import GPU_SUM_UNIT, TF32_UNIT, UNIT, beyond, gamma, wrong_words
 from hy3d_rocm.decoding import geometry
-from hy3d_rocm.decoding.backends import torch_ops
+from hy3d_rocm.decoding.backends import statistics, torch_ops
 from hy3d_rocm.decoding.backends.attention import KeyRanges
 from hy3d_rocm.decoding.backends.statistics import Affine
-from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range
+from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
 
 _log = logging.getLogger("hy3d_rocm")
 
@@ -35,6 +35,7 @@ _SPLIT_TF32 = 2.0**-20  # float32 as three products of TF32
 _LARGEST_TILE = 256  # positions
 _AT_ONCE = 1 << 18  # values in float64
 _KEYS = 1024  # likewise
+_SUMS_UNIT = 2.0**-48  # of moments, in float64
 _picker = random.Random()
 
 
@@ -294,6 +295,23 @@ def check_attention(q: Tensor, room: Tensor, target: Tensor, ranges: KeyRanges) 
         bound = off * large
         bound = bound + unit * (exact.abs() + bound) + _TINY[q.dtype] * (1 + count)
         _compare(target[head, at].double(), exact, bound, q.dtype)
+
+
+def check_factors(
+    found: Affine, norm: Norm, moments: Sequence[Moments], weights: Weights
+) -> None:  # fmt: skip
+    """As Samples.check(), of a GroupNorm's factor and summand, all of them."""
+    known = statistics.grouped(statistics.combine(moments), norm.groups)
+    channels = len(found[0])
+    exact = known.affine(norm, weights, channels, torch.float64)
+    bias = None if norm.bias is None else weights.of(norm.module, norm.bias)
+    size = exact[1].abs() if bias is None else exact[1].abs() + bias.double().abs()
+    # eps and the results are rounded to float32. Of sums in float64 an error remains that is large
+    # where all values are nearly the same.
+    same = known.mean.square() / (known.variance + norm.eps)
+    off = 2 * UNIT[torch.float32] + _SUMS_UNIT * same.repeat_interleave(channels // norm.groups)
+    for got, wanted, large in zip(found, exact, (exact[0].abs(), size), strict=True):
+        _compare(got.double(), wanted, off * large + _TINY[torch.float32], torch.float32)
 
 
 def _compare(got: Tensor, exact: Tensor, bound: Tensor, dtype: torch.dtype) -> None:

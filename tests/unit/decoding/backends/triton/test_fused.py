@@ -176,6 +176,7 @@ def test_the_heaviest_store_compiles_for_amd_and_spills_nothing() -> None:
         "conv_rows",
         "combine_moments",
         "attend",
+        "group_factors",
     }
     assert [words for line in lines for words in line.wrong] == []
 

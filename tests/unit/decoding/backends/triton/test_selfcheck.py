@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from typing import Any
 
 import check_fused
@@ -93,7 +94,9 @@ def test_wrong_moments_are_found() -> None:
         samples, result, weight, bias, moments = computed(index)
         most = result.abs().amax()
         for mean, deviations in ((most, 0), (0, 1 + moments.count * most**2)):
-            wrong = Moments(moments.count, moments.mean + mean, moments.deviations + deviations)
+            wrong = Moments(
+                moments.count, torch.stack((moments.mean + mean, moments.deviations + deviations))
+            )
             with pytest.raises(WrongKernelError, match="mean or variance"):
                 samples.check(result, weight, bias, uses_tf32=False, moments=wrong)
 
@@ -107,6 +110,20 @@ def test_attention_is_checked() -> None:
         for wrong in (result * 3 + 1, result.flip(2) + 1, torch.full_like(result, float("nan"))):
             with pytest.raises(WrongKernelError, match="outputs are wrong; one is"):
                 selfcheck.check_attention(q, room, wrong, ranges)
+
+
+def test_factors_of_group_norms_are_checked() -> None:
+    for index in range(24):
+        norm, moments, dtype = fused_cases.random_norm(SEED, index)
+        weights = check_fused.Plain()
+        sound = TorchBackend(weights).factors(norm, moments, dtype)
+        selfcheck.check_factors(sound, norm, moments, weights)
+        for number, by in itertools.product(range(2), (1 + 2.0**-8, -1.0, float("nan"))):
+            wrong = [one.clone() for one in sound]
+            at = int(wrong[number].abs().argmax())
+            wrong[number][at] = (wrong[number][at] + 1e-3) * by
+            with pytest.raises(WrongKernelError, match="1 of"):
+                selfcheck.check_factors((wrong[0], wrong[1]), norm, moments, weights)
 
 
 def test_an_input_that_is_not_finite_is_no_kernels_fault() -> None:

@@ -1,10 +1,12 @@
-"""The launch of attention over large heads. Pure integers: no torch, no triton."""
+"""The launches of attention over large heads and of a GroupNorm's factors. Pure integers: no torch,
+no triton."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from hy3d_rocm.conv.problem import Triple
@@ -59,3 +61,38 @@ class AttentionWork:
 
 
 attention_of = functools.lru_cache(maxsize=256)(AttentionWork)
+
+
+class FactorsWork:
+    """The launch of a GroupNorm's factor and summand, from the moments of parts of a video;
+    factors_of() gives the same object for the same question. calls: as Work's.
+
+    shares: at most three pairs, of how many parts each has so many positions. of: the types of the
+    norm's weight and bias, "" where it has none.
+    """
+
+    def __init__(
+        self, channels: int, groups: int, shares: tuple[tuple[int, int], ...], eps: float,
+        of: tuple[str, str],
+    ) -> None:  # fmt: skip
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
+        size, parts = channels // groups, sum(count for count, _ in shares)
+        (n0, c0), (n1, c1), (_, c2) = [*shares, (0, 1), (0, 1)][:3]
+        weight, bias = (n if kind else "moments" for n, kind in zip(_PARAMETERS, of, strict=True))
+        self.launches = (Launch(
+            "group_factors", (groups, 1, 1),
+            (("moments", 0), (weight, 0), (bias, 0), ("factor", 0)),
+            (channels, size, parts, n0, n1, c0, c1, c2, eps),
+            (*map(bool, of), max(16, 1 << (size - 1).bit_length())), 1, 1, KERNELS,
+        ),)  # fmt: skip
+
+
+_PARAMETERS = "weight", "bias"
+factors_of = functools.lru_cache(maxsize=256)(FactorsWork)
+
+
+def shares_of(counts: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
+    """Runs of equal counts, as FactorsWork takes them, or None where these are too many or too
+    large."""
+    found = tuple((len(list(run)), count) for count, run in itertools.groupby(counts))
+    return found if len(found) <= 3 and max(counts) < 2**31 else None
