@@ -127,6 +127,20 @@ def every(arch: str, dtype: str, tiles: list[Config], select: Any) -> Iterator[V
     yield from sources(arch, dtype, tiles, select)
     yield from attentions(arch, dtype)
     yield from factors(dtype)
+    yield from packings(dtype)
+
+
+def packings(dtype: str) -> list[Variant]:
+    """Of pack_weight, all that differ: what is summed, and how many channels a program has."""
+    return [
+        variants.of_launch(item, dtype)
+        for folds, channels in itertools.product(
+            ((False, False), (False, True), (True, True)), (16, 96)
+        )
+        for item in launches.pack_of(
+            dtype, 16, channels, channels, (3, 3, 3), (2, 2, 2), folds, (0, 0, 0, 1, 1, 1, 1, 1)
+        ).launches
+    ]
 
 
 def factors(dtype: str) -> list[Variant]:
@@ -200,7 +214,9 @@ def subset() -> Iterator[tuple[str, Variant]]:
         for item in _harvest(arch, dtype, tile, [(job, True)]):
             if arch == "gfx1100" or item.function == "conv_rows":
                 yield arch, item
-        yield from ((arch, item) for item in (*attentions(arch, dtype)[2:3], factors(dtype)[-1]))
+        yield from ((arch, item) for item in (
+            *attentions(arch, dtype)[2:3], factors(dtype)[-1], packings(dtype)[-1]
+        ))  # fmt: skip
 
 
 def main() -> int:

@@ -10,12 +10,14 @@ from typing import Any
 
 import check_fused
 import check_fused_gfx
+import torch.nn.functional as F
 from check_fused_gfx import Source
 from fused_cases import Case, expected
 from gfx_problems import DTYPES, Result, bits, placed
 
 from hy3d_rocm.conv.triton import work
 from hy3d_rocm.conv.triton.work import ONES, Job
+from hy3d_rocm.decoding.backends import torch_ops
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.layers import Conv, Norm, Shuffle
 from tools.dev import variants
@@ -68,7 +70,7 @@ def _compared(
     machine = work.Target(arch, 1, tile=source.tile)
     backend = fused.TritonBackend(check_fused.Plain(), "cpu", machine)
     shuffled = job.shuffle != ONES
-    packed = fused.pack(made["weight"], made["bias"], job, _ORDER if shuffled else "")
+    packed = _packed(made["weight"], made["bias"], job, _ORDER if shuffled else "")
     part = fused.Part(source.work(arch), *packed, made["factors"])
     with torch.no_grad():
         moments = backend._run(part, made["pieces"], None, made["out"])
@@ -82,6 +84,29 @@ def _compared(
         return Result(out.numel(), int((bits(wanted) != bits(out)).sum()))
     ratio = (out.double() - exact).abs() / bound
     return Result(of_bound=float(ratio.nan_to_num(nan=float("inf")).max()))
+
+
+def _packed(weight: Any, bias: Any, job: Job, order: str) -> tuple[Any, Any]:
+    """What pack_weight makes, which check_fused.py runs, by torch's operators."""
+    import torch
+
+    weight = weight.view(*weight.shape[:2], *job.kernel)
+    if order:
+        weight = torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, : job.outputs]
+        bias = None if bias is None else torch_ops.by_phase(bias, job.shuffle, order)
+        weight = weight.flatten(0, 3)
+        bias = None if bias is None else bias[:, :, :, : job.outputs].flatten()
+    axes = [] if order else [n for n in (0, 1, 2) if job.folds[n > 0]]
+    ways = [weight.double()]
+    for n in axes:
+        for at, part in enumerate(ways):
+            a, b, c = part.unbind(n + 2)
+            even, odd = torch.stack((a, b + c), n + 2), torch.stack((a + b, c), n + 2)
+            ways[at] = (odd, even) if n == 0 else (even, odd)  # type: ignore[call-overload]
+        ways = [half for pair in ways for half in pair]
+    made = F.pad(torch.cat(ways).movedim(1, -1), (0, -weight.shape[1] % 8)).to(weight.dtype)
+    bias = None if bias is None else bias.repeat(len(ways))
+    return made.flatten(1, 2).flatten(2).contiguous(), bias
 
 
 def _tensors(variant: Variant, source: Source, seed: int, real: bool) -> dict[str, Any]:

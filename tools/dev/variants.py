@@ -143,7 +143,7 @@ class Source:
 
 
 def _module_of(function: str) -> str:
-    return DECODE_KERNELS if function in ("attend", "group_factors") else KERNELS
+    return DECODE_KERNELS if function in ("attend", "group_factors", "pack_weight") else KERNELS
 
 
 @functools.cache

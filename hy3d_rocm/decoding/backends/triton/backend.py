@@ -29,8 +29,10 @@ from hy3d_rocm.decoding.backends.triton import selfcheck
 from hy3d_rocm.decoding.backends.triton.launches import (
     AttentionJob,
     AttentionWork,
+    PackWork,
     attention_of,
     factors_of,
+    pack_of,
     shares_of,
 )
 from hy3d_rocm.decoding.layers import Conv, Moments, Norm, Pieces, Range, Weights
@@ -58,12 +60,14 @@ def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | N
 @dataclass(slots=True, eq=False)
 class Part:
     """A job's launches and what they read beside the source: made once, launched many times. small:
-    of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
+    of each operand, by number, whether 32-bit offsets reach all of it; once it has run. packing:
+    what made the weight of the module's."""
 
     work: Any  # Work, AttentionWork or FactorsWork
     weight: Tensor | None
     bias: Tensor | None
     factors: Affine | None
+    packing: PackWork | None = None
     small: tuple[bool, ...] = ()
 
 
@@ -129,7 +133,7 @@ class TritonBackend(TorchBackend):
         self.on_launch: Callable[[Part, Sequence[Tensor | None]], object] = lambda *_: None
         self._known: dict[tuple[Any, ...], _Layer] = {}
         self._unchecked: set[int] = set()  # of those
-        self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, Any]] = {}
+        self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, PackWork, Any]] = {}
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
 
     def convolve(
@@ -304,8 +308,6 @@ class TritonBackend(TorchBackend):
             total += 2 * result
         elif into and not in_place:  # `add` is written last
             total += result
-        if job.folds[1] or job.shuffle != ONES:  # the first call puts taps or phases in order
-            total += self._packed_bytes(layer, parts)
         return total, by_copy or in_place
 
     def kept_bytes(self, layer: Conv, is_first: bool) -> int:
@@ -396,7 +398,11 @@ class TritonBackend(TorchBackend):
         factors = None
         if affine is None and layer.norm is not None and form.works:
             factors = self._affine(layer.norm, form.works[0].job.channels)
-        return tuple(Part(made, *self._packed_for(layer, made.job), factors) for made in form.works)
+        parts = []
+        for made in form.works:
+            weight, bias, packing = self._packed_for(layer, made.job)
+            parts.append(Part(made, weight, bias, factors, packing))
+        return tuple(parts)
 
     def _new_form(
         self, layer: Conv, source: Pieces, frames: Range, affine: Affine | None,
@@ -499,14 +505,41 @@ class TritonBackend(TorchBackend):
                     torch_ops.own_norm(part[0], norm, self.weights, made[-1][0])
         return replace(layer, norm=None), Pieces(tuple(made), first, source.total)
 
-    def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None]:
+    def _packed_for(self, layer: Conv, job: Job) -> tuple[Tensor, Tensor | None, PackWork]:
+        """The layer's weight as the kernels read it, its bias by phase, and what packed it."""
         order = "" if layer.shuffle is None or job.shuffle == ONES else layer.shuffle.order
         key = (id(layer.module), job.dtype, job.folds, job.shuffle, order, job.outputs)
         found = self._packed.get(key)
         if found is None:
-            made = pack(self._weight(layer), self.weights.of(layer.module, "bias"), job, order)
+            made = self._pack(layer, job, order)
             found = self._packed[key] = (*made, layer.module)  # so that its id stays its own
-        return found[:2]
+        return found[:3]
+
+    def _pack(
+        self, layer: Conv, job: Job, order: str
+    ) -> tuple[Tensor, Tensor | None, PackWork]:  # fmt: skip
+        """order: of the shuffle whose phases are the job's, or ""."""
+        weight, bias = self._weight(layer).detach(), self.weights.of(layer.module, "bias")
+        weight, phases = weight.view(*weight.shape[:2], *job.kernel), ONES
+        bias = None if bias is None else bias.detach()
+        if order:  # as many channels as are kept
+            kept, phases = slice(0, job.outputs), job.shuffle
+            source = torch_ops.by_phase(weight, phases, order)[:, :, :, kept]
+            if bias is not None:
+                bias = torch_ops.by_phase(bias, phases, order)[:, :, :, kept].flatten()
+        else:
+            source, (time, space) = weight.expand(1, 1, 1, *weight.shape), job.folds
+            phases = (1 + time, 1 + space, 1 + space)
+            if bias is not None and space:
+                bias = bias.repeat(math.prod(phases))
+        outputs, channels = source.shape[3:5]
+        strides = source.stride() if order else (0, 0, 0, *weight.stride())
+        made = pack_of(
+            job.dtype, outputs, channels, job.row_channels, job.kernel, phases, job.folds, strides
+        )
+        packed = torch.empty(made.size, dtype=weight.dtype, device=self.device)
+        self._launch(Part(made, None, None, None), (packed, *[None] * (len(OPERANDS) - 1), source))
+        return packed, None if bias is None else bias.contiguous(), made
 
     def _affine(self, norm: Norm, channels: int) -> Affine | None:
         """Float32 factor and summand (C,) that follow a norm over the channels, or None."""
@@ -551,7 +584,8 @@ class TritonBackend(TorchBackend):
 
     def _new_kernels(self, dtype: torch.dtype, parts: Sequence[Part]) -> set[tuple[Any, ...]]:
         """Those of which no result was found sound yet, as _sound has them."""
-        launches = (one for part in parts for one in part.work.launches)
+        works = [made for part in parts for made in (part.work, part.packing) if made is not None]
+        launches = (one for made in works for one in made.launches)
         return {(self.device, dtype, one.compiled_for) for one in launches} - _sound
 
     def _launch(self, part: Part, operands: Sequence[Tensor | None]) -> None:
@@ -603,53 +637,6 @@ def _parts(layer: Conv, job: Job) -> list[Job]:
         return [job]
     lead = job._replace(frames=(0, 1), shuffle=layer.shuffle.first)
     return [lead, job._replace(frames=(1, job.frames[1]))] if job.frames[1] > 1 else [lead]
-
-
-def pack(weight: Tensor, bias: Tensor | None, job: Job, order: str) -> tuple[Tensor, Tensor | None]:
-    """A module's as the kernels read them: (phases * outputs, kt * kh, kw * channels), channels
-    padded to a multiple of 8, and (phases * outputs). order: of the shuffle whose phases are the
-    job's, or "".
-
-    Sums of taps are made in float32, of float32 in float64, and rounded once.
-    """
-    weight = weight.detach().view(*weight.shape[:2], *job.kernel)
-    bias = None if bias is None else bias.detach().contiguous()
-    if order:  # as many channels as are kept
-        kept = slice(0, job.outputs)
-        weight = torch_ops.by_phase(weight, job.shuffle, order)[:, :, :, kept].flatten(0, 3)
-        if bias is not None:
-            bias = torch_ops.by_phase(bias, job.shuffle, order)[:, :, :, kept].flatten()
-    axes = [] if order else [n for n in (2, 1, 0) if job.folds[n > 0]]
-    outputs, channels, *kernel = weight.shape
-    taps = [2 if n in axes else count for n, count in enumerate(kernel)]
-    size = (2,) * len(axes) + (outputs, *taps, -(-channels // 8) * 8)
-    packed = weight.new_empty(size) if channels % 8 == 0 else weight.new_zeros(size)
-    if bias is not None and axes:
-        bias = bias.repeat(2 ** len(axes))
-    if not axes:
-        packed[..., :channels] = weight.movedim(1, -1)
-        return packed.flatten(1, 2).flatten(2), bias
-    wide = torch.float64 if weight.dtype is torch.float32 else torch.float32
-    step = -(-outputs // 5)  # more would take more than is planned
-    for first in range(0, outputs, step):
-        part = weight[first : first + step].to(wide)
-        for n in axes[:-1]:
-            part = torch.stack(_folded(part, n))
-            part = part.view(2, 2, *part.shape[1:]).movedim(1, n - 3)
-        room = packed[..., first : first + step, :, :, :, :channels].movedim(-1, -4)
-        places = (tap for way in room.unbind(0) for tap in way.unbind(axes[-1] - 3))
-        for place, made in zip(places, _folded(part, axes[-1]), strict=True):
-            place.copy_(made)
-    return packed.flatten(0, len(axes)).flatten(1, 2).flatten(2), bias
-
-
-def _folded(weight: Tensor, axis: int) -> list[Tensor]:
-    """Of a weight (..., O, C, kt, kh, kw) what stands in place of the three taps of an axis of the
-    kernel: two sums of those that meet the same input, for the even and for the odd one of two
-    outputs. Of two frames the first is the odd one."""
-    before, middle, behind = weight.unbind(axis - 3)
-    even, odd = [before, middle + behind], [before + middle, behind]
-    return odd + even if axis == 0 else even + odd
 
 
 def wanted(part: Part, tensors: Sequence[Tensor | None]) -> Iterator[ahead.Wanted]:

@@ -148,3 +148,58 @@ def group_factors(
         summand += tl.load(bias + c, mask=of, other=0.0).to(tl.float64)
     tl.store(out + c, factor.to(tl.float32), mask=of)
     tl.store(out + C + c, summand.to(tl.float32), mask=of)
+
+
+@triton.jit
+def _first_of(tap, by, FOLD: tl.constexpr):
+    """The first of three taps that stands in `tap` of two, and 3 behind both. by: 1 where the first
+    of the two has two."""
+    if FOLD:
+        tap = tl.where(tap == 1, 1 + by, tl.where(tap == 0, 0, 3))
+    return tap
+
+
+_WEIGHT = (
+    "outputs", "C", "R", "PH", "PW", "KT", "KH", "KW", "p_t", "p_h", "p_w", "s_o", "s_c", "s_t",
+    "s_h", "s_w",
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_WEIGHT)
+def pack_weight(
+    w, out, outputs, C, R, PH, PW, KT, KH, KW,
+    p_t: tl.int64, p_h: tl.int64, p_w: tl.int64, s_o: tl.int64, s_c: tl.int64,
+    s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
+    FOLD_T: tl.constexpr, FOLD: tl.constexpr, DOUBLE: tl.constexpr,
+    BN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """out: (phases, outputs, KT, KH, KW, R), of a weight with any strides by phase, output, channel
+    and tap; channels from C to R are zero.
+
+    With FOLD_T, in frames, and FOLD, in rows and columns, phases are two outputs of an up-sampled
+    video, and KT, KH, KW are 2: of three taps over a pair of equal inputs those that meet the same
+    one are summed (in float32, with DOUBLE in float64). Of two rows or columns the second begins
+    in the middle of a pair, of two frames the first.
+    """
+    blocks = tl.cdiv(outputs, BN)
+    phase = tl.program_id(0) // blocks
+    pw = phase % PW
+    ph = phase // PW % PH
+    pt = phase // PW // PH
+    o = tl.program_id(0) % blocks * BN + tl.arange(0, BN)[:, None]
+    c = tl.program_id(1) * BC + tl.arange(0, BC)[None, :]
+    wanted = (o < outputs) & (c < C)
+    stored = (o < outputs) & (c < R)
+    at = w + (pt * p_t + ph * p_h + pw * p_w) + (o * s_o + c * s_c)
+    to = out + (phase * outputs + o).to(tl.int64) * (KT * KH * KW * R) + c
+    for t in range(KT):
+        for h in range(KH):
+            for x in range(KW):
+                total = tl.zeros((BN, BC), dtype=tl.float64 if DOUBLE else tl.float32)
+                for a in range(_first_of(t, 1 - pt, FOLD_T), _first_of(t + 1, 1 - pt, FOLD_T)):
+                    for b in range(_first_of(h, ph, FOLD), _first_of(h + 1, ph, FOLD)):
+                        for d in range(_first_of(x, pw, FOLD), _first_of(x + 1, pw, FOLD)):
+                            tap = at + (a * s_t + b * s_h + d * s_w)
+                            total += tl.load(tap, mask=wanted, other=0.0)
+                tl.store(to, total.to(out.dtype.element_ty), mask=stored)
+                to += R

@@ -1,5 +1,5 @@
-"""The launches of attention over large heads and of a GroupNorm's factors. Pure integers: no torch,
-no triton."""
+"""The launches of attention over large heads, of a GroupNorm's factors and of what packs a weight.
+Pure integers: no torch, no triton."""
 
 from __future__ import annotations
 
@@ -96,3 +96,32 @@ def shares_of(counts: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
     large."""
     found = tuple((len(list(run)), count) for count, run in itertools.groupby(counts))
     return found if len(found) <= 3 and max(counts) < 2**31 else None
+
+
+class PackWork:
+    """The launch that packs a weight as conv_rows reads it; pack_of() gives the same object for the
+    same question. calls: as Work's. size: of the packed weight, (rows, taps of one, values of a
+    tap).
+
+    outputs: of a phase; row_channels: with those that pad them; kernel: of the weight; folds:
+    whether taps are summed over time, and over rows and columns; strides: by phase (t, h, w),
+    output, channel and tap (t, h, w).
+    """
+
+    def __init__(
+        self, dtype: str, outputs: int, channels: int, row_channels: int, kernel: Triple,
+        phases: Triple, folds: tuple[bool, bool], strides: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.calls: dict[Hashable, tuple[Call, ...]] = {}
+        rows = outputs * math.prod(phases)
+        t, h, w = (2 if folds[n > 0] else count for n, count in enumerate(kernel))
+        self.size = rows, t * h, w * row_channels
+        block, programs = 32 if row_channels <= 32 else 64, -(-outputs // 16) * math.prod(phases)
+        self.launches = (Launch(
+            "pack_weight", (programs, -(-row_channels // block), 1), (("x0", 0), ("out", 0)),
+            (outputs, channels, row_channels, phases[1], phases[2], t, h, w, *strides),
+            (*folds, any(folds) and dtype == "f32", 16, block), 4, 1, KERNELS,
+        ),)  # fmt: skip
+
+
+pack_of = functools.lru_cache(maxsize=512)(PackWork)
