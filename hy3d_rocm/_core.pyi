@@ -134,6 +134,7 @@ def compile_schedule(
     is_unified: int = 0,
     is_host: int = 0,
     may_spill: int = 0,
+    may_repack: int = 0,
     compiles_all: int = 0,
     strategies: int = 0,
     unit: _Three = ...,

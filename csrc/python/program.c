@@ -81,6 +81,7 @@ static const field request_fields[] = {
     REQUEST(is_unified, SMALL, 1, 0),
     REQUEST(is_host, SMALL, 1, 0),
     REQUEST(may_spill, SMALL, 1, 0),
+    REQUEST(may_repack, SMALL, 1, 0),
     REQUEST(compiles_all, SMALL, 1, 0),
     REQUEST(strategies, SMALL, 1, 0),
     REQUEST(unit, SMALL, 3, 0),
@@ -423,14 +424,14 @@ static PyObject *section_dict(const hy3d_section *section)
 static PyObject *candidate_dict(const hy3d_candidate *c)
 {
     return Py_BuildValue(
-        "{sssssisisLsisisLs(LL)sisLsisssisisisLsLsLsLsLsLsLsLsd}", "strategy",
+        "{sssssisisLsisisLs(LL)sisLsisisssisisisLsLsLsLsLsLsLsLsd}", "strategy",
         hy3d_strategy_name(c->strategy), "order", hy3d_order_name(c->order), "on_host",
         (int)c->on_host, "chunk", (int)c->chunk, "slice_bytes", (long long)c->slice_bytes, "level",
         (int)c->level, "halo_row", (int)c->halo_row, "tiles", (long long)c->tiles, "tile",
         (long long)c->tile[0], (long long)c->tile[1], "is_exact", (int)c->is_exact,
-        "resident_bytes", (long long)c->resident_bytes, "is_early", (int)c->is_early, "status",
-        hy3d_status_name((hy3d_status)c->status), "fits", (int)c->fits, "lacks_room",
-        (int)c->lacks_room, "is_bound", (int)c->is_bound, "device_bytes",
+        "resident_bytes", (long long)c->resident_bytes, "is_early", (int)c->is_early, "repacks",
+        (int)c->repacks, "status", hy3d_status_name((hy3d_status)c->status), "fits", (int)c->fits,
+        "lacks_room", (int)c->lacks_room, "is_bound", (int)c->is_bound, "device_bytes",
         (long long)c->device_bytes, "host_bytes", (long long)c->host_bytes, "margin_bytes",
         (long long)c->margin_bytes, "stored_bytes", (long long)c->stored_bytes, "loaded_bytes",
         (long long)c->loaded_bytes, "sent_bytes", (long long)c->sent_bytes, "macs",

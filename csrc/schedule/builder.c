@@ -666,11 +666,30 @@ static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step
     return &answer->taken;
 }
 
+/* Of `kept`, which the step's node keeps, what it need not: of a layer its parameters. */
+static int64_t droppable(const hy3d__builder *b, const hy3d_step *step, int64_t kept)
+{
+    const hy3d_layer *layers = b->request->places[b->on_host].layers;
+    return !b->repacks ? 0 : layers == NULL ? kept : layers[step->node].kept_bytes;
+}
+
+/* What a step makes of that. */
+static int64_t repacked(const hy3d__builder *b, const hy3d_step *step, int64_t kept)
+{
+    const bool computes = step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_KEYS ||
+                          step->op == HY3D_STEP_ATTEND || step->op == HY3D_STEP_MAP ||
+                          step->op == HY3D_STEP_OPAQUE;
+    return computes ? droppable(b, step, kept) : 0;
+}
+
 void hy3d__ask_step(hy3d__builder *b, hy3d_step *step)
 {
     const hy3d_step_memory *taken =
         b->request->workspace == NULL || b->status != HY3D_OK ? NULL : answer_to(b, step, false);
-    step->workspace_bytes = taken == NULL ? 0 : taken->workspace_bytes;
+    step->workspace_bytes = 0;
+    if (taken != NULL) {
+        step->workspace_bytes = taken->workspace_bytes + repacked(b, step, taken->kept_bytes);
+    }
 }
 
 /* What the step leaves for its shape, of which it may be the program's first. */
@@ -697,11 +716,17 @@ static void ask(hy3d__builder *b, hy3d_step *step)
         return;
     }
     const hy3d_step_memory *taken = answer_to(b, step, b->is_silent);
+    if (b->status != HY3D_OK) {
+        return;
+    }
     int64_t *kept = &b->arrays->kept[b->arrays->step_count - 1];
-    step->workspace_bytes = taken == NULL ? 0 : taken->workspace_bytes;
+    const int64_t all = taken == NULL ? b->kept_known[step->node] : taken->kept_bytes;
+    const int64_t made = repacked(b, step, all);
+    step->workspace_bytes = (taken == NULL ? 0 : taken->workspace_bytes) + made;
+    b->arrays->repacked += (double)made;
     if (!b->kept_asked[step->node]) {
         b->kept_asked[step->node] = true;
-        *kept = taken == NULL ? b->kept_known[step->node] : taken->kept_bytes;
+        *kept = all - hy3d__min_i64(all, droppable(b, step, all));
     }
     *kept += taken == NULL ? 0 : left_bytes(b, taken);
 }

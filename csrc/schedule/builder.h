@@ -21,6 +21,7 @@ typedef struct hy3d__arrays {
     int32_t *refs;
     hy3d_section *sections;
     int64_t copies_bytes; /* as the program's */
+    double repacked;      /* bytes that steps make of what their nodes do not keep */
     int32_t step_count, slice_count, ref_count, section_count;
     int32_t step_room, kept_room, slice_room, ref_room, section_room;
 } hy3d__arrays;
@@ -79,6 +80,7 @@ typedef struct hy3d__builder {
     int32_t output;   /* the value that is given away; -1: none */
     int64_t emitted;  /* frames of it that were */
     int32_t on_host;
+    bool repacks; /* as the candidate */
     const hy3d__shards *shards;
     int32_t rank;
     int64_t slice_bytes;

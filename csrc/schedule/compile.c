@@ -50,6 +50,7 @@ static hy3d_status build(hy3d_context *context, hy3d_schedule *s, const hy3d_can
     }
     hy3d__builder_reset(b, rank, arrays);
     b->slice_bytes = c->slice_bytes;
+    b->repacks = c->repacks != 0;
     if (c->order == HY3D_ORDER_WHOLE) {
         own_code(s, b);
     } else if (c->order == HY3D_ORDER_TILES) {
@@ -454,21 +455,31 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
 
 /* --- the kinds of candidates ------------------------------------------------------------------ */
 
-static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s, hy3d_candidate *c)
+/* A candidate with all resident; where that does not fit, what nodes keep is made in each step, and
+ * then slices leave. */
+static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s,
+                                const hy3d_candidate *plain)
 {
     const hy3d_schedule_request *r = &s->request;
-    const int32_t before = s->count;
-    const hy3d_status status = hy3d__look_at(context, s, c);
-    const bool compiled = s->count > before && s->candidates[s->count - 1].status == HY3D_OK;
-    if (status != HY3D_OK || !compiled || c->on_host || r->is_host || r->is_unified ||
-        !r->may_spill) {
-        return status;
+    hy3d_candidate c = *plain;
+    const int32_t times = hy3d__may_repack(s, c.on_host) ? 2 : 1;
+    for (int32_t i = 0; i < times; i++) {
+        const int32_t before = s->count;
+        hy3d_candidate looked = c;
+        looked.repacks = c.repacks = i;
+        const hy3d_status status = hy3d__look_at(context, s, &looked);
+        const bool compiled = s->count > before && s->candidates[s->count - 1].status == HY3D_OK;
+        const hy3d_candidate *last = compiled ? &s->candidates[s->count - 1] : NULL;
+        const bool is_enough = compiled && last->fits && !last->lacks_room && !r->compiles_all;
+        if (status != HY3D_OK || !compiled || is_enough) {
+            return status;
+        }
     }
-    const hy3d_candidate *plain = &s->candidates[s->count - 1];
-    if (plain->fits && !plain->lacks_room && !r->compiles_all) {
-        return status;
+    if (c.on_host || r->is_host || r->is_unified || !r->may_spill) {
+        return HY3D_OK;
     }
-    return look_at_limits(context, s, c);
+    c = s->candidates[s->count - 1];
+    return look_at_limits(context, s, &c);
 }
 
 static hy3d_candidate streamed_of(hy3d_order order, int32_t on_host)

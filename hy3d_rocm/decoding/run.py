@@ -149,6 +149,7 @@ class Run:
         known."""
         self._section = section = program.sections[number] if section is None else section
         index, rows, columns = self._counted_as()
+        repacks = program.candidate["repacks"]
         # Bound here: a Run that held them itself would outlive its decode with all that it has.
         works: list[Any] = [getattr(self, "_" + name) for name in OPS]
         self._begin(program.slices(number), fetch)
@@ -168,6 +169,8 @@ class Run:
                     made = None
                     for freed in step.frees:
                         self._free(freed)
+                    if repacks:
+                        self.backend.forget_weights()
                     if self.counter is not None:
                         kind = "statistics" if section["pass"] else OPS[step.op]
                         self._tell(Step(kind, self.sample, index, at, step.frames, rows, columns))

@@ -209,8 +209,9 @@ def what_decides(plan: Plan) -> list[Any] | None:
     """By which ranks know that they have planned the same program."""
     if plan.compiled is None:
         return None
-    candidate, decides = plan.compiled.program.candidate, ("order", "chunk", "slice_bytes")
-    return [candidate[name] for name in (*decides, "resident_bytes", "is_early", "steps")]
+    candidate = plan.compiled.program.candidate
+    names = ("order", "chunk", "slice_bytes", "resident_bytes", "is_early", "repacks", "steps")
+    return [candidate[name] for name in names]
 
 
 def shares_samples(group: Group, job: Job, budget: Budget, why: str) -> bool:

@@ -174,6 +174,7 @@ typedef struct hy3d_candidate {
     int32_t is_exact;
     int64_t resident_bytes; /* the device holds so many bytes at most; -1: nothing leaves */
     int32_t is_early;       /* what the next step reads comes back before the one before it */
+    int32_t repacks;        /* what a node would keep each of its steps makes and drops again */
     /* Results of compiling it. status: HY3D_OK, or why there is none. */
     int32_t status;
     int32_t fits;
@@ -311,6 +312,8 @@ typedef struct hy3d_schedule_request {
                                 both peaks together come out of device_budget */
     int32_t is_host;         /* the device is the host: device_budget is of all memory */
     int32_t may_spill;       /* slices may leave for the host */
+    int32_t may_repack;      /* on the device, beside the host, what nodes keep need not stay: where
+                                not all fits with it, each step makes what its node would keep */
     int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing. Of each
                                 halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */

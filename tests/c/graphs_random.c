@@ -457,6 +457,12 @@ static void ask_own_bytes(builder *b)
     }
 }
 
+/* What nodes keep need not stay. Drawn last, likewise. */
+static void may_repack(builder *b)
+{
+    b->out->request.may_repack = once_in(b, 2);
+}
+
 static builder builder_of(graphs_numbers numbers, graphs_case *out)
 {
     builder b = {.numbers = numbers, .out = out};
@@ -473,6 +479,7 @@ void graphs_random(graphs_numbers numbers, graphs_case *out)
     random_case(&b);
     norms_of_frames(&b, 4);
     ask_own_bytes(&b);
+    may_repack(&b);
 }
 
 void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
@@ -493,6 +500,7 @@ void graphs_random_shared(graphs_numbers numbers, graphs_case *out)
     }
     request->weights = has_weights ? out->weights : NULL;
     request->source_bytes = once_in(&b, 2) ? draw(&b, 0, 4) : 0;
+    may_repack(&b);
 }
 
 graphs_numbers graphs_of_number(graphs_seed *seed, uint64_t number, graphs_case *out)

@@ -293,7 +293,11 @@ static bool is_best(judge *j, const schedules *of, const hy3d_candidate *chosen)
             return object(j, "candidate %d is of level %d, halo %d", i, all[i].level,
                           all[i].halo_row);
         }
-        if (((j->made->request.strategies >> all[i].strategy) & 1) == 0) {
+        const hy3d_schedule_request *const r = &j->made->request;
+        if (all[i].repacks && (!r->may_repack || r->is_host || all[i].on_host)) {
+            return object(j, "candidate %d makes again what has to stay", i);
+        }
+        if (((r->strategies >> all[i].strategy) & 1) == 0) {
             return object(j, "candidate %d is of strategy %d", i, all[i].strategy);
         }
     }

@@ -89,7 +89,12 @@ static bool take_workspace(replay_walk *walk, const hy3d_step *step)
             return replay_object(walk, "workspace: %s", hy3d_status_name(status));
         }
     }
-    if (!walk->kept[step->node]) {
+    if (walk->program->candidate.repacks) {
+        const bool computes = step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_KEYS ||
+                              step->op == HY3D_STEP_ATTEND || step->op == HY3D_STEP_MAP ||
+                              step->op == HY3D_STEP_OPAQUE;
+        taken.workspace_bytes += computes ? taken.kept_bytes : 0;
+    } else if (!walk->kept[step->node]) {
         walk->kept[step->node] = true;
         walk->device += taken.kept_bytes;
     }

@@ -340,8 +340,8 @@ START_TEST(test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows)
     const hy3d_node *const nodes = known.made.nodes;
 
     ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 1),
-                     (SHARE + 1) * ROW + inside_rows(context, CHANNELS, CHANNELS, &nodes[1],
-                                                     SHARE + 1, at_border));
+                     (SHARE + 1) * ROW +
+                         inside_rows(context, CHANNELS, CHANNELS, &nodes[1], SHARE + 1, at_border));
     ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 2),
                      inside_rows(context, CHANNELS, CHANNELS, &nodes[2], SHARE, none) +
                          SHARE * ROW);
@@ -685,6 +685,59 @@ START_TEST(test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end)
 }
 END_TEST
 
+/* Layers of a device keep 5000 bytes each and more. */
+static void make_repackable(known_case *out)
+{
+    make_known(out);
+    out->made.nodes[2].norm = HY3D_NORM_GROUP;
+    out->made.request.is_host = out->made.request.may_spill = 0;
+    out->made.request.device.chunks[0] = FRAMES;
+    for (int i = 0; i < NODES; i++) {
+        out->layers[i].is_native = 0;
+        out->layers[i].kept_bytes *= 5000;
+    }
+}
+
+START_TEST(test_what_nodes_keep_is_made_by_each_step_where_not_all_fits_with_it)
+{
+    hy3d_context *const context = test_context("ref", THREADS);
+    known_case all, known;
+    make_repackable(&all);
+    all.made.request.may_repack = 1; /* but there is no limit */
+    hy3d_schedule *const plain = compile_asked(context, &all);
+    const hy3d_program *const before = hy3d_schedule_program(plain);
+    ck_assert_int_eq(before->candidate.repacks, 0);
+    for (int i = 0; i < 2; i++) {
+        hy3d_schedule *schedule = NULL;
+        make_repackable(&known);
+        known.made.request.may_repack = i;
+        known.made.request.device_budget = before->candidate.device_bytes - 1;
+        const hy3d_status status = hy3d_schedule_compile(context, &known.made.request, &schedule);
+        ck_assert_int_eq(status, i == 0 ? HY3D_ERR_BUDGET_TOO_SMALL : HY3D_OK);
+        const hy3d_program *const program = hy3d_schedule_program(schedule);
+        for (int32_t j = 0; program != NULL && j < program->step_count; j++) {
+            const hy3d_step *const step = &program->steps[j];
+            const bool computes = step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_KEYS ||
+                                  step->op == HY3D_STEP_ATTEND;
+            const int64_t made = computes ? known.layers[step->node].kept_bytes : 0;
+            ck_assert_int_eq(step->op, before->steps[j].op);
+            ck_assert_int_eq(step->workspace_bytes, before->steps[j].workspace_bytes + made);
+            ck_assert_int_eq(program->kept[j],
+                             before->kept[j] == 0 ? 0 : before->kept[j] - 5000 * step->node);
+        }
+        if (program != NULL) {
+            ck_assert_int_eq(program->candidate.repacks, 1);
+            ck_assert_int_eq(program->step_count, before->step_count);
+            ck_assert_int_lt(program->candidate.device_bytes, before->candidate.device_bytes);
+            ck_assert(program->candidate.seconds > before->candidate.seconds);
+        }
+        hy3d_schedule_destroy(context, schedule);
+    }
+    hy3d_schedule_destroy(context, plain);
+    hy3d_context_destroy(context);
+}
+END_TEST
+
 START_TEST(test_an_error_and_a_wrong_answer_about_a_call_come_through)
 {
     static const struct {
@@ -901,8 +954,8 @@ TCase *hy3d_schedule_memory_cases(void)
         tests, test_of_calls_that_are_not_the_cores_own_it_asks_and_puts_steps_together, 0, 4);
     tcase_add_loop_test(tests, test_frames_of_a_call_are_counted_from_where_its_own_video_begins, 0,
                         2);
-    tcase_add_loop_test(
-        tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0, 6);
+    tcase_add_loop_test(tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0,
+                        6);
     tcase_add_loop_test(tests, test_the_rows_of_the_input_that_a_rank_was_sent_are_on_its_host, 0,
                         6);
     tcase_add_loop_test(tests, test_what_a_rank_makes_beside_its_slice_counts, 0, 4);
@@ -914,6 +967,7 @@ TCase *hy3d_schedule_memory_cases(void)
     tcase_add_test(tests, test_unknown_code_is_asked_about_with_the_rows_of_its_source);
     tcase_add_test(tests, test_a_function_of_frames_is_asked_about_and_leaves_its_shape);
     tcase_add_test(tests, test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end);
+    tcase_add_test(tests, test_what_nodes_keep_is_made_by_each_step_where_not_all_fits_with_it);
     tcase_add_loop_test(tests, test_an_error_and_a_wrong_answer_about_a_call_come_through, 0, 20);
     tcase_add_loop_test(tests, test_the_host_beside_a_device_has_a_place_of_its_own, 0, 2);
     tcase_add_test(tests,

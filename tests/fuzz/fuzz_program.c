@@ -115,7 +115,7 @@ static void spoil_request(fuzz_input *in, hy3d_schedule_request *request)
                                &request->device.chunks[0], &request->device.chunks[1],
                                &request->device.chunks[2], &request->host.chunks[0],
                                &request->rank, &request->unit[0], &request->unit[1],
-                               &request->unit[2]};
+                               &request->unit[2], &request->may_repack};
     if (fuzz_chance(in, 128)) {
         *wide[fuzz_between(in, 0, (int64_t)COUNT_OF(wide) - 1)] = fuzz_number(in);
     } else {

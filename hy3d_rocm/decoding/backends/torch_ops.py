@@ -130,6 +130,10 @@ class TorchBackend:
         rules = workspace_rules()
         return rules.once(torch.ops.aten.mm.default) if is_first and rules is not None else 0
 
+    def forget_weights(self) -> None:
+        """Lets go of what was made of weights."""
+        self.weights.forget()
+
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")
         if weight is None or weight.dim() not in (2, 4, 5):

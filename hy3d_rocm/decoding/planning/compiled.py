@@ -217,6 +217,7 @@ class Compiled:
             margin_permille=round(1000 * PLANNED_SHARE),
             is_unified=int(budget.is_unified and not on_cpu), is_host=int(on_cpu),
             may_spill=int(self.may_spill), most_shape_bytes=CODE_LIMIT,
+            may_repack=int(job.is_fused),
             compiles_all=int(compiles_all), strategies=allowed,
             device=self._machines[job.device], host=self._machines[_CPU],
             unit=unit, busy_positions=_BUSY_POSITIONS,
@@ -349,6 +350,8 @@ class Compiled:
         resident = c["resident_bytes"] if c["resident_bytes"] >= 0 else None
         if resident is not None:
             what += f", with {size_text(resident)} on the device"
+        elif c["repacks"]:
+            what += ", weights packed in each step"
         return Variant(strategy, what, parameters, resident_bytes=resident)
 
     def _chunks_of(self, count: int) -> str:

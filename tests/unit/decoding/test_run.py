@@ -141,7 +141,8 @@ def test_what_lives_is_what_the_program_states(kind: str, encode: bool) -> None:
 
 @pytest.mark.parametrize("kind", how_much.dealt(EVERY_KIND, 1, 2))
 def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> None:
-    """On shapes: the backend's own allocations, packed weights and all."""
+    """On shapes: the backend's own allocations, packed weights and all; these are made in each step
+    where not all fits with them."""
     family = family_of(kind, tiny_vae(kind).to(torch.bfloat16))
     x = source_of(family, False, lengths(family)[-1], 3, 4).to(torch.bfloat16)
     gpu = OperatorWorkspace(torch.device("cuda"))
@@ -153,17 +154,40 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
     for graph, job in jobs:
         backend = fused_on_meta()
         asked = StepWorkspace(graph, backend, gpu, x.dtype)
-        program = compiled(graph, x, asked=asked, is_host=0, **job).program
+        budget, most = 0, list[int]()
+        for again in (0, 1):
+            found = compiled(
+                graph, x, asked=asked, is_host=0, may_repack=1, device_budget=budget, **job
+            )
+            program = found.program
+            assert program.candidate["repacks"] == again
+            budget = program.candidate["device_bytes"] - 1
 
-        def run(graph: Any = graph, program: Any = program) -> None:
-            here = Run(graph, fused_on_meta(), torch.device("meta"), x.dtype)
-            shapes = torch.empty(x.shape, dtype=x.dtype, device="meta")
-            for _first, _frames in here.section(program, 0, lambda r: shapes[:, :, slice(*r)]):
-                del _first, _frames
+            def run(graph: Any = graph, program: Any = program) -> None:
+                here = Run(graph, fused_on_meta(), torch.device("meta"), x.dtype)
+                shapes = torch.empty(x.shape, dtype=x.dtype, device="meta")
+                for _first, _frames in here.section(program, 0, lambda r: shapes[:, :, slice(*r)]):
+                    del _first, _frames
 
-        measured = predict(run, workspace=gpu).device_bytes - x.nbytes
-        slack = statistics_bytes(graph, program) + parameter_bytes(graph) * len(graph.nodes)
-        assert measured <= program.candidate["device_bytes"] + slack, job
+            most.append(predict(run, workspace=gpu).device_bytes - x.nbytes)
+            slack = statistics_bytes(graph, program) + parameter_bytes(graph) * len(graph.nodes)
+            assert most[again] <= program.candidate["device_bytes"] + slack, job
+        assert most[1] < most[0], job
+
+
+def test_weights_that_are_made_in_each_step_change_no_bit() -> None:
+    """Here those that are converted to the type that is computed in."""
+    family = family_of("wan", tiny_vae("wan"))
+    x, graph = source_of(family, False, 3).double(), record(family)
+    free = compiled(graph, x, is_host=0, may_repack=1).program
+    budget = free.candidate["device_bytes"] - 1
+    tight = compiled(graph, x, is_host=0, may_repack=1, device_budget=budget).program
+    assert [p.candidate["repacks"] for p in (free, tight)] == [0, 1]
+    backend = torch_backend(x.dtype)
+    got = carried_out(graph, x, tight, backend=backend)
+    assert torch.equal(got, carried_out(graph, x, free))
+    assert isinstance(backend.weights, ModuleWeights)
+    assert not backend.weights._known
 
 
 def fused_on_meta() -> TritonBackend:

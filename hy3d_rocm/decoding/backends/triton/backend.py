@@ -329,6 +329,11 @@ class TritonBackend(TorchBackend):
             total += whole(outputs * taps * item) + whole(outputs * item)
         return total
 
+    def forget_weights(self) -> None:
+        super().forget_weights()
+        for kept in (self._known, self._unchecked, self._packed, self._affines):
+            kept.clear()
+
     def target(self) -> Target:
         """What launches depend on of the GPU, with PyTorch's switch for TF32 as it is now."""
         if self._machine is None:
