@@ -1,12 +1,13 @@
 """decode() on a GPU beside diffusers' unsplit decode by cuDNN or MIOpen, at full width.
 
-    python tests/bench/bench_decode_gpu.py [--only hunyuan,budgets,long,wan,others,boxes]
+    python tests/bench/bench_decode_gpu.py [--only hunyuan,budgets,long,wan,others,tight,boxes]
 
 hunyuan: HunyuanVideo's VAE (random weights, bf16), 33 frames of 640x608: unsplit by the library,
 then decode() with the library off. budgets: the same under less and less memory. long: 97 frames of
 768x1280 with all the memory, then with the process limited to 24 GiB; whether the frames are equal.
 wan: Wan 2.1, 33 frames of 480x832, diffusers' decode by the library, then decode(); others: the
-same for Wan at 81 frames of 480x832, HunyuanVideo 1.5, LTX and Qwen-Image. boxes: decode() with
+same for Wan at 81 frames of 480x832, HunyuanVideo 1.5, LTX and Qwen-Image. tight: VAEs of many
+weights within less than these take twice. boxes: decode() with
 other sizes of a box of rows (work.py's ROWS_BYTES). PSNR is against
 the unsplit decode in float32 without TF32. Needs some 100 GB of GPU memory for the reference of
 hunyuan, some 60 GB of host memory for `long`. Targets (an NVIDIA H200): see the lines that say so.
@@ -30,6 +31,7 @@ from hy3d_rocm.bench.decode_gpu import hunyuan_vae
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.executor import decode_with_report
 from hy3d_rocm.decoding.families import family_for
+from hy3d_rocm.tools.loading import SHAPES
 from hy3d_rocm.units import size_text
 
 DEVICE = torch.device("cuda", 0)
@@ -142,6 +144,15 @@ class Bench:
             print(f"  {seconds / self.rows[-1]['median_s']:.2f} times diffusers' speed", flush=True)
             torch.cuda.empty_cache()
 
+    def tight(self) -> None:
+        for name, build, latent, budgets in TIGHT:
+            vae = build()
+            z = torch.randn(1, *latent, device=DEVICE, dtype=torch.bfloat16)
+            with torch.backends.cudnn.flags(enabled=False):
+                want = self.ours(name, vae, z, None, self.repeats)
+                for budget in budgets:
+                    self.ours(f"  budget {budget}", vae, z, want, 2, budget=budget)
+
     def boxes(self) -> None:
         """HunyuanVideo and Wan as above with other sizes of a box of rows, in turn."""
         plain = TritonBackend.target
@@ -197,6 +208,7 @@ def vae_of(kind: str, **config: Any) -> Any:
 
 
 wan_vae = functools.partial(vae_of, "AutoencoderKLWan")  # Wan 2.1
+wan22_vae = functools.partial(vae_of, "AutoencoderKLWan", **SHAPES["vaes"]["wan22"]["config"])
 # Name, VAE, latents (C, T, H, W).
 OTHERS = (
     ("Wan, 81x480x832", wan_vae, (16, 21, 60, 104)),
@@ -205,6 +217,12 @@ OTHERS = (
     ("LTX, 97x512x768", functools.partial(vae_of, "AutoencoderKLLTXVideo"), (128, 13, 16, 24)),
     ("Qwen-Image, 1328x1328", functools.partial(vae_of, "AutoencoderKLQwenImage"),
      (16, 1, 166, 166)),
+)  # fmt: skip
+
+# Name, VAE, latents, budgets: of these the packed weights would leave nothing, or little.
+TIGHT = (
+    ("HunyuanVideo 1.5, 33x480x832", OTHERS[1][1], OTHERS[1][2], ("6GB", "3GB", "2GB")),
+    ("Wan 2.2, 33x704x1280", wan22_vae, (48, 9, 44, 80), ("8GB", "4GB", "2.5GB")),
 )  # fmt: skip
 
 
@@ -221,7 +239,7 @@ def main() -> int:
     bench = Bench(max(2, arguments.repeats))
     if "hunyuan" in parts or "budgets" in parts:
         bench.hunyuan("budgets" in parts)
-    for name in ("long", "wan", "others", "boxes"):
+    for name in ("long", "wan", "others", "tight", "boxes"):
         if name in parts:
             torch.cuda.empty_cache()
             getattr(bench, name)()

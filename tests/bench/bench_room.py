@@ -48,10 +48,10 @@ def decoded(vae: Any, z: torch.Tensor, room: int, is_followed: bool) -> dict[str
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(DEVICE).total_memory
-    before = torch.cuda.memory_reserved()
+    before, held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     module.make_budget = plain if is_followed else without
     if room:
-        torch.cuda.set_per_process_memory_fraction((before + room) / total)
+        torch.cuda.set_per_process_memory_fraction((held + room) / total)
     times = 0
     try:
         for _ in range(2):
@@ -69,7 +69,7 @@ def decoded(vae: Any, z: torch.Tensor, room: int, is_followed: bool) -> dict[str
         "frames": frames, "seconds": seconds, "times": times, "way": report.plan["way"],
         "planned": report.predicted_peak_bytes,
         "used": torch.cuda.max_memory_allocated() - before,
-        "held": torch.cuda.max_memory_reserved() - before,
+        "held": torch.cuda.max_memory_reserved() - held,
     }  # fmt: skip
 
 

@@ -59,9 +59,9 @@ def refusal(device: torch.device, dtype: torch.dtype, arch: str = "") -> str | N
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """A job's launches and what they read beside the source: made once, launched many times. small:
-    of each operand, by number, whether 32-bit offsets reach all of it; once it has run. packing:
-    what made the weight of the module's."""
+    """A job's launches and what they read beside the source: made once, launched many times, but
+    for a weight that forget_weights() takes away. packing: what made that of the module's. small:
+    of each operand, by number, whether 32-bit offsets reach all of it; once it has run."""
 
     work: Any  # Work, AttentionWork or FactorsWork
     weight: Tensor | None
@@ -134,6 +134,7 @@ class TritonBackend(TorchBackend):
         self._known: dict[tuple[Any, ...], _Layer] = {}
         self._unchecked: set[int] = set()  # of those
         self._packed: dict[tuple[Any, ...], tuple[Tensor, Tensor | None, PackWork, Any]] = {}
+        self._fresh: list[Part] = []  # those with a packed weight
         self._affines: dict[tuple[Any, ...], tuple[Affine | None, Any]] = {}
 
     def convolve(
@@ -201,6 +202,9 @@ class TritonBackend(TorchBackend):
                 )  # fmt: skip
         every, at = [], 0
         for part in known.parts:
+            if part.weight is None:  # since forget_weights()
+                part.weight, _, part.packing = self._packed_for(layer, part.work.job)
+                self._fresh.append(part)
             end = at + part.work.job.out_frames
             every.append(self._run(part, source.tensors, affine, made[:, :, at:end]))
             at = end
@@ -331,8 +335,10 @@ class TritonBackend(TorchBackend):
 
     def forget_weights(self) -> None:
         super().forget_weights()
-        for kept in (self._known, self._unchecked, self._packed, self._affines):
-            kept.clear()
+        self._packed.clear()
+        for part in self._fresh:
+            part.weight = None
+        self._fresh.clear()
 
     def target(self) -> Target:
         """What launches depend on of the GPU, with PyTorch's switch for TF32 as it is now."""
@@ -407,6 +413,7 @@ class TritonBackend(TorchBackend):
         for made in form.works:
             weight, bias, packing = self._packed_for(layer, made.job)
             parts.append(Part(made, weight, bias, factors, packing))
+        self._fresh += parts
         return tuple(parts)
 
     def _new_form(

@@ -211,6 +211,30 @@ def test_a_form_is_found_once_and_each_layer_has_its_own_weights(
     assert {item.constants[-1] for item in loads} == {48}, "48 channels are made as 64"
 
 
+def test_weights_are_packed_once_and_again_when_they_were_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(fused, "run_launches", lambda part, *_: launched.append(kind_of(part)))
+    module = torch.nn.Conv3d(16, 32, 3)
+    layer = layers.Conv(module, (2, 1, 1), (0, 1, 1))
+    backend = TritonBackend(check_fused.Plain(), "cpu", Target("gfx1100", 4))
+    for frames in (2, 2, 3):  # of the last the form is another, the weight is not
+        x = torch.rand(1, 16, frames, 6, 6).contiguous(memory_format=torch.channels_last_3d)
+        backend.convolve(layer, layers.Pieces((x,), 0, frames), (0, frames))
+    assert launched == ["PackWork", "Work", "Work", "Work"]
+    launched.clear()
+    backend.forget_weights()
+    assert all(part.weight is None for known in backend._known.values() for part in known.parts)
+    for _ in range(2):
+        backend.convolve(layer, layers.Pieces((x,), 0, 3), (0, 3))
+    assert launched == ["PackWork", "Work", "Work"]
+
+
+def kind_of(part: Any) -> str:
+    return type(part.work).__name__
+
+
 @pytest.mark.parametrize(
     ("arch", "size", "dtype", "expected"),
     [("gfx1100", 512, torch.bfloat16, True), ("gfx1201", 384, torch.float16, True),
