@@ -133,9 +133,11 @@ def install(arch: str, cache: Path = CACHE) -> Device:
 def _forget() -> None:
     """The package keeps ready calls with its launches, and these in caches."""
     from hy3d_rocm.conv.triton import steps, work
+    from hy3d_rocm.decoding.backends.triton import launches
 
-    steps.make_steps.cache_clear()
-    work.work_of.cache_clear()
+    made = steps.make_steps, work.work_of, launches.attention_of, launches.factors_of
+    for cached in (*made, launches.pack_of):
+        cached.cache_clear()
 
 
 def _watch(device: Device, changes: host.Changes) -> None:
