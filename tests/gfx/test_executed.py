@@ -24,6 +24,8 @@ import triton_device
 from hy3d_rocm.conv.triton import configs, jit
 from hy3d_rocm.conv.triton.work import Target
 from hy3d_rocm.decoding import layers
+from hy3d_rocm.decoding.backends.triton import backend as fused
+from hy3d_rocm.decoding.backends.triton import trial
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.raster.gpu import draw
 from tools.dev import variants
@@ -81,6 +83,17 @@ def test_random_convolutions_equal_the_c_reference(watch: triton_device.Watch) -
         assert compared, config
         assert not differing, config
         assert numerics.fraction_of_bound(config, SEED, watch.device) <= 1, config
+
+
+def test_what_the_doctor_tries_is_right(
+    watch: triton_device.Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "_sound", set())
+    backend = TritonBackend(check_fused.Plain(), "cpu", Target(watch.device, 4))
+    backend.checked_on = ("cpu",)
+    row = trial.tried(backend.device, backend)
+    assert (row["verdict"], row["detail"]) == ("ok", "")
+    assert row["kernels"] >= 8
 
 
 def test_random_layers_are_within_the_bound(watch: triton_device.Watch) -> None:

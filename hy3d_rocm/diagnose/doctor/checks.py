@@ -338,6 +338,13 @@ def wrong_attention(facts: Facts) -> Iterator[Match]:
         yield Match(variant, device=device, sizes=list(map(str, sizes)), told=told)
 
 
+def wrong_decode_kernels(facts: Facts) -> Iterator[Match]:
+    for row in facts.rows("self_test.decode_kernels"):
+        if row.get("verdict") not in ("ok", "refused"):
+            variant = "" if row.get("verdict") == "wrong" else "fails"
+            yield Match(variant, device=str(row.get("device")), detail=str(row.get("detail")))
+
+
 def all_well(facts: Facts) -> Iterator[Match]:
     good = [result for result in facts.tested if result.get("verdict") == "ok"]
     by_device: dict[str, list[str]] = {}

@@ -196,7 +196,7 @@ logger = logging.getLogger("hy3d_rocm")
 
 FOLDER = Path(__file__).with_name("rules")
 FILES = ("torch", "windows", "versions", "pack", "memory", "miopen")
-DEFAULT_SECONDS = 60.0
+DEFAULT_SECONDS = 90.0
 _TORCH_SHARE = 0.5  # of the time: a cold import of a ROCm build takes ten seconds and more
 _OF_MACHINE = (
     "architectures", "torch", "torch_is_rocm", "rocm", "zluda", "system", "runs_on_amd",

@@ -1,5 +1,5 @@
-"""Each convolution back-end, and PyTorch's attention, tried in child processes and held against
-float64 sums."""
+"""Each convolution back-end, PyTorch's attention and the fused decode's kernels, tried in child
+processes and held against float64 sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ REFUSED = "could not be tried: RefusedError"
 #: elements of the heads that attention is tried with: a language model's, Wan's, HunyuanVideo's
 HEADS = (64, 384, 512)
 _ATTENTION = f"{__name__}:attention_here"
-_ATTENTION_S = 20.0
+_KERNELS = "hy3d_rocm.decoding.backends.triton.trial:kernels_here"
+_ATTENTION_S, _KERNELS_S = 20.0, 40.0  # of the kernels ten or so are compiled
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,12 @@ def run(
     tell: Callable[[str], None] | None = None,
     cancel: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """{"ran", "why", "results", "attention"}: never later than about `seconds` + 2, whatever the
-    tiers do.
+    """{"ran", "why", "results", "attention", "decode_kernels"}: never later than about `seconds` +
+    2, whatever the tiers do.
 
     CPU and GPU have children of their own: a GPU that can't be started must not keep the CPU's
-    tiers from being tried; attention has one more. tell(text) is called as each case begins.
+    tiers from being tried; attention and the decode's kernels have one each. tell(text) is called
+    as each case begins.
     """
     cases = cases_for(torch)
     if not cases:
@@ -84,7 +86,8 @@ def run(
     on_gpu = [case for case in cases if case.spec.device != "cpu"]
     outcomes: list[Outcome] = []
     of_attention = min(_ATTENTION_S, seconds / 4) if on_gpu else 0.0
-    seconds -= of_attention
+    of_kernels = min(_KERNELS_S, seconds / 3) if on_gpu else 0.0
+    seconds -= of_attention + of_kernels
     for group, share in ((on_cpu, seconds / 3 if on_gpu else seconds), (on_gpu, seconds * 2 / 3)):
         if group:
             outcomes += probe(group, limit_s=share, progress=progress, cancel=cancel)
@@ -94,16 +97,20 @@ def run(
     if on_gpu:
         if tell is not None:
             tell("trying PyTorch's attention")
-        made["attention"] = _ask_attention(of_attention)
+        made["attention"] = _rows_of(_ATTENTION, of_attention, size=0)
+        if tell is not None:
+            tell("trying the kernels of decode()")
+        made["decode_kernels"] = _rows_of(_KERNELS, of_kernels, kernels=0)
     return made
 
 
-def _ask_attention(seconds: float) -> list[dict[str, Any]]:
+def _rows_of(call: str, seconds: float, **fields: int) -> list[dict[str, Any]]:
+    """What a function gives in a child, or one row that says why nothing came."""
     try:
-        found = ask(_ATTENTION, limit_s=seconds)
+        found = ask(call, limit_s=seconds)
     except NoAnswerError as error:
         verdict = "hang" if error.is_hang else "error"
-        return [{"device": "the GPU", "size": 0, "verdict": verdict, "detail": str(error)}]
+        return [{"device": "the GPU", **fields, "verdict": verdict, "detail": str(error)}]
     return found if isinstance(found, list) else []
 
 

@@ -256,10 +256,14 @@ def test_attention_whose_child_hangs_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         selftest, "probe", lambda cases, **_: [{"verdict": "ok", "detail": ""} for _ in cases]
     )
-    assert selftest.run(torch_says(), 20.0)["attention"] == [
-        {"device": "the GPU", "size": 0, "verdict": "hang", "detail": "nothing came back in 5 s"}
+    facts = selftest.run(torch_says(), 20.0)
+    late = {"device": "the GPU", "verdict": "hang", "detail": "nothing came back in 5 s"}
+    assert facts["attention"] == [late | {"size": 0}]
+    assert facts["decode_kernels"] == [late | {"kernels": 0}]
+    assert asked_for == [
+        ("hy3d_rocm.diagnose.doctor.selftest:attention_here", 5.0),
+        ("hy3d_rocm.decoding.backends.triton.trial:kernels_here", 20 / 3),
     ]
-    assert asked_for == [("hy3d_rocm.diagnose.doctor.selftest:attention_here", 5.0)]
 
 
 # Children
@@ -342,8 +346,8 @@ def test_tiers_that_hang_and_fail_are_told_from_those_that_work(
     assert verdicts[("cuda:0", "conv2d")] == "error"
     assert verdicts[("cuda:0", "triton")] == verdicts[("cpu", "cpu")] == "ok"
     assert "trying vendor on cuda:0" in told
-    assert told[-1] == "trying PyTorch's attention"
-    assert facts["attention"] == []  # the child has no GPU here
+    assert told[-2:] == ["trying PyTorch's attention", "trying the kernels of decode()"]
+    assert facts["attention"] == facts["decode_kernels"] == []  # the child has no GPU here
 
 
 @pytest.mark.usefixtures("made_up_tiers")

@@ -156,6 +156,12 @@ def heads(*sizes: int, verdict: str = "wrong") -> Change:
     ])  # fmt: skip
 
 
+def kernels(verdict: str) -> Change:
+    return put("self_test.decode_kernels", [
+        {"device": "cuda:0", "kernels": 3, "verdict": verdict, "detail": "2 outputs are wrong"}
+    ])  # fmt: skip
+
+
 def nightly(version: str, *, system: str = "linux") -> Change:
     return more(put("torch.version", version), put("machine.system", system))
 
@@ -389,6 +395,8 @@ ROWS: list[Row] = [
     ("attention-fails", W, [heads(512, verdict="error")], [heads(512)]),
     ("attention-hangs", W, [heads(0, verdict="hang")], [heads(512)]),
     ("attention-broken", E, [heads(64, 512)], [heads(512)]),
+    ("decode-kernels-wrong", W, [kernels("wrong")], [kernels("ok")]),
+    ("decode-kernels-fail", W, [kernels("hang")], [kernels("refused")]),
     ("not-tested", A, [put("self_test", {"ran": False, "why": "no Python", "results": []})],
      [put("self_test", {})]),
     # Memory and disks
