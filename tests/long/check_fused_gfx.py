@@ -147,8 +147,8 @@ def factors(dtype: str) -> list[Variant]:
     """Of group_factors, all that differ: parameters, and the width of a group."""
     return [
         variants.of_launch(item, dtype)
-        for of, size in itertools.product(itertools.product(("", dtype), repeat=2), (16, 24))
-        for item in launches.factors_of(32 * size, 32, ((3, 100),), 1e-6, of).launches
+        for of, size in itertools.product(itertools.product(("", dtype), repeat=2), (16, 24, 1024))
+        for item in launches.factors_of(size, 1, ((3, 100),), 1e-6, of).launches
     ]
 
 

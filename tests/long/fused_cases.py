@@ -455,7 +455,7 @@ def random_norm(seed: int, index: int) -> tuple[Any, list[Any], Any]:
 
     rng = random.Random(f"{seed}/{index}/norm")
     dtype, groups = getattr(torch, rng.choice(DTYPES)), rng.choice((1, 4, 32))
-    channels = groups * rng.choice((1, 3, 4, 12, 16, 20))
+    channels = groups * rng.choice((1, 3, 4, 12, 16, 20, 70))
     module = torch.nn.GroupNorm(groups, channels, rng.choice((1e-6, 1e-5)))
     normal = torch.Generator().manual_seed(seed * 1_000_003 + index)
     for parameter in module.parameters():

@@ -77,13 +77,14 @@ class FactorsWork:
     ) -> None:  # fmt: skip
         self.calls: dict[Hashable, tuple[Call, ...]] = {}
         size, parts = channels // groups, sum(count for count, _ in shares)
+        block = max(16, 1 << (size - 1).bit_length())
         (n0, c0), (n1, c1), (_, c2) = [*shares, (0, 1), (0, 1)][:3]
         weight, bias = (n if kind else "moments" for n, kind in zip(_PARAMETERS, of, strict=True))
         self.launches = (Launch(
             "group_factors", (groups, 1, 1),
             (("moments", 0), (weight, 0), (bias, 0), ("factor", 0)),
             (channels, size, parts, n0, n1, c0, c1, c2, eps),
-            (*map(bool, of), max(16, 1 << (size - 1).bit_length())), 1, 1, KERNELS,
+            (*map(bool, of), block), 1 if block <= 64 else 4, 1, KERNELS,
         ),)  # fmt: skip
 
 
