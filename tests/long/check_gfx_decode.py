@@ -19,7 +19,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Emulated(MakeBackend):
     """The fused backend of an architecture, wherever the tensors are. calls: of its convolve()."""
 
     arch: str = "gfx1100"
-    calls: Counter[str] | None = None
+    calls: Counter[str] | None = field(default=None, compare=False)
 
     @property
     def computes_natively(self) -> bool:
