@@ -151,35 +151,32 @@ def group_factors(
 
 
 @triton.jit
-def _first_of(tap, by, FOLD: tl.constexpr):
+def _first_of(tap, by, folds):
     """The first of three taps that stands in `tap` of two, and 3 behind both. by: 1 where the first
-    of the two has two."""
-    if FOLD:
-        tap = tl.where(tap == 1, 1 + by, tl.where(tap == 0, 0, 3))
-    return tap
+    of the two has two. folds 0: the tap itself."""
+    return tl.where(folds == 0, tap, tl.where(tap == 1, 1 + by, tl.where(tap == 0, 0, 3)))
 
 
 _WEIGHT = (
-    "outputs", "C", "R", "PH", "PW", "KT", "KH", "KW", "p_t", "p_h", "p_w", "s_o", "s_c", "s_t",
-    "s_h", "s_w",
+    "outputs", "C", "R", "PH", "PW", "KT", "KH", "KW", "fold_t", "fold", "p_t", "p_h", "p_w", "s_o",
+    "s_c", "s_t", "s_h", "s_w",
 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_WEIGHT)
 def pack_weight(
-    w, out, outputs, C, R, PH, PW, KT, KH, KW,
+    w, out, outputs, C, R, PH, PW, KT, KH, KW, fold_t, fold,
     p_t: tl.int64, p_h: tl.int64, p_w: tl.int64, s_o: tl.int64, s_c: tl.int64,
     s_t: tl.int64, s_h: tl.int64, s_w: tl.int64,
-    FOLD_T: tl.constexpr, FOLD: tl.constexpr, DOUBLE: tl.constexpr,
-    BN: tl.constexpr, BC: tl.constexpr,
+    DOUBLE: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """out: (phases, outputs, KT, KH, KW, R), of a weight with any strides by phase, output, channel
     and tap; channels from C to R are zero.
 
-    With FOLD_T, in frames, and FOLD, in rows and columns, phases are two outputs of an up-sampled
-    video, and KT, KH, KW are 2: of three taps over a pair of equal inputs those that meet the same
-    one are summed (in float32, with DOUBLE in float64). Of two rows or columns the second begins
-    in the middle of a pair, of two frames the first.
+    Where fold_t is 1, in frames, and fold, in rows and columns, phases are two outputs of an
+    up-sampled video, and KT, KH, KW are 2: of three taps over a pair of equal inputs those that
+    meet the same one are summed (in float32, with DOUBLE in float64). Of two rows or columns the
+    second begins in the middle of a pair, of two frames the first.
     """
     blocks = tl.cdiv(outputs, BN)
     phase = tl.program_id(0) // blocks
@@ -196,9 +193,9 @@ def pack_weight(
         for h in range(KH):
             for x in range(KW):
                 total = tl.zeros((BN, BC), dtype=tl.float64 if DOUBLE else tl.float32)
-                for a in range(_first_of(t, 1 - pt, FOLD_T), _first_of(t + 1, 1 - pt, FOLD_T)):
-                    for b in range(_first_of(h, ph, FOLD), _first_of(h + 1, ph, FOLD)):
-                        for d in range(_first_of(x, pw, FOLD), _first_of(x + 1, pw, FOLD)):
+                for a in range(_first_of(t, 1 - pt, fold_t), _first_of(t + 1, 1 - pt, fold_t)):
+                    for b in range(_first_of(h, ph, fold), _first_of(h + 1, ph, fold)):
+                        for d in range(_first_of(x, pw, fold), _first_of(x + 1, pw, fold)):
                             tap = at + (a * s_t + b * s_h + d * s_w)
                             total += tl.load(tap, mask=wanted, other=0.0)
                 tl.store(to, total.to(out.dtype.element_ty), mask=stored)

@@ -117,11 +117,11 @@ class PackWork:
         rows = outputs * math.prod(phases)
         t, h, w = (2 if folds[n > 0] else count for n, count in enumerate(kernel))
         self.size = rows, t * h, w * row_channels
-        block, programs = 32 if row_channels <= 32 else 64, -(-outputs // 16) * math.prod(phases)
+        programs = -(-outputs // 16) * math.prod(phases), -(-row_channels // 64), 1
         self.launches = (Launch(
-            "pack_weight", (programs, -(-row_channels // block), 1), (("x0", 0), ("out", 0)),
-            (outputs, channels, row_channels, phases[1], phases[2], t, h, w, *strides),
-            (*folds, any(folds) and dtype == "f32", 16, block), 4, 1, KERNELS,
+            "pack_weight", programs, (("x0", 0), ("out", 0)),
+            (outputs, channels, row_channels, *phases[1:], t, h, w, *map(int, folds), *strides),
+            (dtype == "f32", 16, 64), 4, 1, KERNELS,
         ),)  # fmt: skip
 
 
