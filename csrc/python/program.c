@@ -58,6 +58,7 @@ static const field halo_fields[] = {
 static const field layer_fields[] = {
     LAYER(is_native, SMALL, 1),   LAYER(pad_mode, SMALL, 2),    LAYER(is_fused, SMALL, 1),
     LAYER(is_composed, SMALL, 1), LAYER(is_rescaled, SMALL, 1), LAYER(kept_bytes, WIDE, 1),
+    LAYER(packed_bytes, WIDE, 1),
 };
 static const field place_fields[] = {
     PLACE(dtype, SMALL),         PLACE(threads, SMALL),    PLACE(fewest_shuffled, SMALL),

@@ -666,11 +666,11 @@ static const hy3d_step_memory *answer_to(hy3d__builder *b, const hy3d_step *step
     return &answer->taken;
 }
 
-/* Of `kept`, which the step's node keeps, what it need not: of a layer its parameters. */
+/* Of `kept`, which the step's node keeps, what it need not. */
 static int64_t droppable(const hy3d__builder *b, const hy3d_step *step, int64_t kept)
 {
     const hy3d_layer *layers = b->request->places[b->on_host].layers;
-    return !b->repacks ? 0 : layers == NULL ? kept : layers[step->node].kept_bytes;
+    return !b->repacks ? 0 : layers == NULL ? kept : layers[step->node].packed_bytes;
 }
 
 /* What a step makes of that. */
@@ -726,7 +726,7 @@ static void ask(hy3d__builder *b, hy3d_step *step)
     b->arrays->repacked += (double)made;
     if (!b->kept_asked[step->node]) {
         b->kept_asked[step->node] = true;
-        *kept = all - hy3d__min_i64(all, droppable(b, step, all));
+        *kept = all - droppable(b, step, all);
     }
     *kept += taken == NULL ? 0 : left_bytes(b, taken);
 }

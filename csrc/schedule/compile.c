@@ -324,7 +324,10 @@ static bool is_better(const hy3d_schedule *s, const hy3d_candidate *a, const hy3
         return b->lacks_room != 0;
     }
     if (a->order == HY3D_ORDER_TILES) {
-        return a->halo_row != b->halo_row ? a->halo_row < b->halo_row : a->level < b->level;
+        const bool alike = a->halo_row == b->halo_row && a->level == b->level;
+        return alike                        ? a->repacks < b->repacks
+               : a->halo_row != b->halo_row ? a->halo_row < b->halo_row
+                                            : a->level < b->level;
     }
     return a->seconds < b->seconds;
 }
@@ -455,31 +458,43 @@ static hy3d_status look_at_limits(hy3d_context *context, hy3d_schedule *s,
 
 /* --- the kinds of candidates ------------------------------------------------------------------ */
 
-/* A candidate with all resident; where that does not fit, what nodes keep is made in each step, and
- * then slices leave. */
+/* Whether packed weights are `share` of the largest budget, or more. */
+static bool packs_much(const hy3d_schedule *s, int64_t share)
+{
+    const hy3d_layer *layers = s->layers[0];
+    const int64_t part = budget_of(largest_budget(s)) / share;
+    int64_t packed = 0;
+    for (int32_t i = 0; layers != NULL && i < s->request.graph.count && packed < part; i++) {
+        packed += hy3d__min_i64(layers[i].packed_bytes, part);
+    }
+    return layers == NULL || packed >= part;
+}
+
+/* A candidate with all resident; where that does not fit, without packed weights; where that does
+ * not either, slices leave: with packed weights, too, where these are little of what there is. */
 static hy3d_status streamed_one(hy3d_context *context, hy3d_schedule *s,
                                 const hy3d_candidate *plain)
 {
     const hy3d_schedule_request *r = &s->request;
-    hy3d_candidate c = *plain;
-    const int32_t times = hy3d__may_repack(s, c.on_host) ? 2 : 1;
-    for (int32_t i = 0; i < times; i++) {
+    const bool leaves = !plain->on_host && !r->is_host && !r->is_unified && r->may_spill;
+    const bool repacks = hy3d__may_repack(s, plain->on_host) && packs_much(s, 32);
+    hy3d_candidate looked[2] = {*plain, *plain};
+    int32_t count = 0;
+    for (; count < 1 + repacks; count++) {
         const int32_t before = s->count;
-        hy3d_candidate looked = c;
-        looked.repacks = c.repacks = i;
-        const hy3d_status status = hy3d__look_at(context, s, &looked);
-        const bool compiled = s->count > before && s->candidates[s->count - 1].status == HY3D_OK;
-        const hy3d_candidate *last = compiled ? &s->candidates[s->count - 1] : NULL;
-        const bool is_enough = compiled && last->fits && !last->lacks_room && !r->compiles_all;
-        if (status != HY3D_OK || !compiled || is_enough) {
+        looked[count].repacks = count;
+        const hy3d_status status = hy3d__look_at(context, s, &looked[count]);
+        const bool compiled = s->count > before && looked[count].status == HY3D_OK;
+        const bool is_enough = looked[count].fits && !looked[count].lacks_room;
+        if (status != HY3D_OK || !compiled || (is_enough && !r->compiles_all)) {
             return status;
         }
     }
-    if (c.on_host || r->is_host || r->is_unified || !r->may_spill) {
-        return HY3D_OK;
+    hy3d_status status = HY3D_OK;
+    for (int32_t i = repacks && packs_much(s, 8); leaves && i < count && status == HY3D_OK; i++) {
+        status = look_at_limits(context, s, &looked[i]);
     }
-    c = s->candidates[s->count - 1];
-    return look_at_limits(context, s, &c);
+    return status;
 }
 
 static hy3d_candidate streamed_of(hy3d_order order, int32_t on_host)

@@ -67,7 +67,8 @@ static bool right_place(const hy3d_schedule_request *r, const hy3d_place *p)
         const hy3d_layer *l = &p->layers[i];
         const int32_t op = r->graph.nodes[i].op;
         const bool is_convolved = op == HY3D_OP_CONV || op == HY3D_OP_ATTENTION;
-        if (l->kept_bytes < 0 || l->kept_bytes > HY3D__MOST_BYTES ||
+        if (l->packed_bytes < 0 || l->kept_bytes < l->packed_bytes ||
+            l->kept_bytes > HY3D__MOST_BYTES ||
             (l->is_native && (!is_convolved || p->threads < 1 || p->dtype == HY3D_F64)) ||
             !right_mode(l->pad_mode[0]) || !right_mode(l->pad_mode[1])) {
             return false;

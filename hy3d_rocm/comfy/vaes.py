@@ -69,11 +69,6 @@ class ComfyWeights:
             self._cast[id(module)] = (module, self._read(module))
         return self._cast[id(module)][1][name]
 
-    def forget(self) -> None:
-        """See layers.Weights."""
-        self._plain.forget()
-        self._cast.clear()
-
     def _read(self, module: Any) -> dict[str, Tensor | None]:
         import comfy.ops
 

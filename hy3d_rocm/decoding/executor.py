@@ -193,6 +193,8 @@ def _shared(
     """The result of all ranks on rank 0, None on the others."""
     group = asked.group
     with together.beginning(group):  # what goes on is of the type and plan that it was begun with
+        if group.rank:
+            asked = replace(asked, resume_key=None)  # rank 0's counts
         try:
             execution = _prepare(family, source, device, asked)
         except together.OtherResumeKeyError as other:

@@ -144,15 +144,11 @@ class Local:
 
 class Weights(Protocol):
     """Parameters on the device and in the type that is computed in. One per decode: asked again,
-    it gives the same tensor, or after forget() an equal one. A host that casts weights itself
-    (comfy.ops) brings its own."""
+    it gives the same tensor. A host that casts weights itself (comfy.ops) brings its own."""
 
     def of(self, module: Any, name: str) -> Tensor | None:
         """`module`'s parameter or buffer `name`; None where it has none (a plain number as a
         stand-in for one, as Wan's RMS_norm has it for its bias, counts as none only if it is 0)."""
-
-    def forget(self) -> None:
-        """Lets go of what was converted."""
 
 
 class ModuleWeights:
@@ -170,9 +166,6 @@ class ModuleWeights:
         if key not in self._known:
             self._known[key] = (module, self._converted(module, name))
         return self._known[key][1]
-
-    def forget(self) -> None:
-        self._known.clear()
 
     def _converted(self, module: Any, name: str) -> Tensor | None:
         found = getattr(module, name, None)

@@ -174,7 +174,7 @@ typedef struct hy3d_candidate {
     int32_t is_exact;
     int64_t resident_bytes; /* the device holds so many bytes at most; -1: nothing leaves */
     int32_t is_early;       /* what the next step reads comes back before the one before it */
-    int32_t repacks;        /* what a node would keep each of its steps makes and drops again */
+    int32_t repacks;        /* packed weights are made by each step, and dropped again */
     /* Results of compiling it. status: HY3D_OK, or why there is none. */
     int32_t status;
     int32_t fits;
@@ -268,11 +268,12 @@ typedef hy3d_status (*hy3d_inside_function)(void *user, const hy3d_call *call,
 typedef struct hy3d_layer {
     int32_t is_native; /* CONV, ATTENTION: the C convolution computes it, or its projections, fused
                             (conv3d.h) and HY3D_FAST; else `inside` is asked */
-    int32_t pad_mode[2]; /* CONV: hy3d_pad_mode of rows and columns */
-    int32_t is_fused;    /* ATTENTION: queries, keys and values are one product */
-    int32_t is_composed; /* ATTENTION: its scores are a tensor, their softmax another */
-    int32_t is_rescaled; /* ATTENTION: the sum is divided, in a tensor that is there */
-    int64_t kept_bytes;  /* from its first step on: parameters that are converted or packed */
+    int32_t pad_mode[2];  /* CONV: hy3d_pad_mode of rows and columns */
+    int32_t is_fused;     /* ATTENTION: queries, keys and values are one product */
+    int32_t is_composed;  /* ATTENTION: its scores are a tensor, their softmax another */
+    int32_t is_rescaled;  /* ATTENTION: the sum is divided, in a tensor that is there */
+    int64_t kept_bytes;   /* from its first step on: parameters that are converted or packed */
+    int64_t packed_bytes; /* of these, what each step can pack again from what stays */
 } hy3d_layer;
 
 /* Where steps are computed: what they take there follows from this, and from what `inside` says of
@@ -312,8 +313,10 @@ typedef struct hy3d_schedule_request {
                                 both peaks together come out of device_budget */
     int32_t is_host;         /* the device is the host: device_budget is of all memory */
     int32_t may_spill;       /* slices may leave for the host */
-    int32_t may_repack;      /* on the device, beside the host, what nodes keep need not stay: where
-                                not all fits with it, each step makes what its node would keep */
+    int32_t may_repack;      /* on the device, beside the host, packed weights (packed_bytes; of a
+                                place without layers all that nodes keep) need not stay: where not
+                                all fits with them each step makes its node's, unless they are less
+                                than a thirty-second of the budget */
     int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing. Of each
                                 halo's tiles the largest and the first that fits, or the smallest */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */

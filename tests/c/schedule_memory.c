@@ -685,7 +685,7 @@ START_TEST(test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end)
 }
 END_TEST
 
-/* Layers of a device keep 5000 bytes each and more. */
+/* Layers of a device keep packed weights of 5000 bytes and more, and what is converted. */
 static void make_repackable(known_case *out)
 {
     make_known(out);
@@ -694,7 +694,8 @@ static void make_repackable(known_case *out)
     out->made.request.device.chunks[0] = FRAMES;
     for (int i = 0; i < NODES; i++) {
         out->layers[i].is_native = 0;
-        out->layers[i].kept_bytes *= 5000;
+        out->layers[i].packed_bytes = 5000 * i;
+        out->layers[i].kept_bytes += 5000 * i;
     }
 }
 
@@ -719,7 +720,7 @@ START_TEST(test_what_nodes_keep_is_made_by_each_step_where_not_all_fits_with_it)
             const hy3d_step *const step = &program->steps[j];
             const bool computes = step->op == HY3D_STEP_CONV || step->op == HY3D_STEP_KEYS ||
                                   step->op == HY3D_STEP_ATTEND;
-            const int64_t made = computes ? known.layers[step->node].kept_bytes : 0;
+            const int64_t made = computes ? known.layers[step->node].packed_bytes : 0;
             ck_assert_int_eq(step->op, before->steps[j].op);
             ck_assert_int_eq(step->workspace_bytes, before->steps[j].workspace_bytes + made);
             ck_assert_int_eq(program->kept[j],
@@ -837,7 +838,7 @@ END_TEST
 START_TEST(test_places_that_are_none_are_refused)
 {
     hy3d_context *const context = test_context("ref", 1);
-    for (int i = 0; i < 13; i++) {
+    for (int i = 0; i < 15; i++) {
         known_case known;
         hy3d_schedule *schedule = NULL;
         make_known(&known);
@@ -847,6 +848,7 @@ START_TEST(test_places_that_are_none_are_refused)
         known.layers[1].pad_mode[1] = i == 0 ? 2 : 0;
         known.layers[1].pad_mode[0] = i == 1 ? -1 : 0;
         known.layers[0].kept_bytes = i == 2 ? -1 : 0;
+        known.layers[0].packed_bytes = i == 13 ? -1 : i == 14;
         known.layers[0].is_native = i == 3;
         place->dtype = i == 4 ? HY3D_F32 : i == 5 ? 4 : i == 6 ? -1 : HY3D_BF16;
         place->threads = i == 7 ? 0 : i == 8 ? -1 : 1;

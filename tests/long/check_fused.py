@@ -159,9 +159,6 @@ class Plain:
         found = getattr(module, name, None)
         return None if found is None else found.to(self.device)
 
-    def forget(self) -> None:
-        pass
-
 
 def stored_apart(case: Case) -> bool:
     """Whether torch makes the result of the kernels': a narrow shuffle, a residual of channels that

@@ -41,6 +41,8 @@ class TorchBackend:
     """
 
     is_channels_last = False
+    #: whether what it keeps are packed weights, which forget_weights() lets go of
+    packs_weights = False
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -131,8 +133,7 @@ class TorchBackend:
         return rules.once(torch.ops.aten.mm.default) if is_first and rules is not None else 0
 
     def forget_weights(self) -> None:
-        """Lets go of what was made of weights."""
-        self.weights.forget()
+        """Lets go of packed weights; the next call packs its own again. Here there are none."""
 
     def _weight(self, layer: Conv) -> Tensor:
         weight = self.weights.of(layer.module, "weight")

@@ -132,7 +132,7 @@ class StepWorkspace:
     def _layer(self, number: int, converted: list[int]) -> list[tuple[Any, ...]]:
         """hy3d_layer at each place."""
         node, layer, found = self.graph.nodes[number], self.graph.layers[number], []
-        for (backend, rules), kept in zip(self._places, converted, strict=True):
+        for (backend, rules), own in zip(self._places, converted, strict=True):
             flags, convolutions = (0, 0, 0), [layer] if isinstance(layer, Conv) else []
             if isinstance(layer, Attention):
                 head = self._dtype, node.width // node.heads
@@ -141,7 +141,7 @@ class StepWorkspace:
                 parts = (m for m in (layer.q, layer.k, layer.v) if m is not None)
                 convolutions = [*(Conv(m, norm=layer.norm) for m in parts), Conv(layer.out)]
             with standing_for(rules):
-                kept += sum(
+                kept = sum(
                     backend.kept_bytes(one, number == self._first and one is convolutions[0])
                     for one in convolutions
                 )
@@ -150,7 +150,8 @@ class StepWorkspace:
             )
             modes = layer.modes[1:] if isinstance(layer, Conv) else ("zeros", "zeros")
             pads = int(modes[0] == "replicate"), int(modes[1] == "replicate")
-            found.append((int(native), pads, *flags, kept))
+            packed = kept if backend.packs_weights else 0
+            found.append((int(native), pads, *flags, own + kept, packed))
         return found
 
 

@@ -175,21 +175,6 @@ def test_what_the_fused_kernels_hold_is_what_the_program_states(kind: str) -> No
         assert most[1] < most[0], job
 
 
-def test_weights_that_are_made_in_each_step_change_no_bit() -> None:
-    """Here those that are converted to the type that is computed in."""
-    family = family_of("wan", tiny_vae("wan"))
-    x, graph = source_of(family, False, 3).double(), record(family)
-    free = compiled(graph, x, is_host=0, may_repack=1).program
-    budget = free.candidate["device_bytes"] - 1
-    tight = compiled(graph, x, is_host=0, may_repack=1, device_budget=budget).program
-    assert [p.candidate["repacks"] for p in (free, tight)] == [0, 1]
-    backend = torch_backend(x.dtype)
-    got = carried_out(graph, x, tight, backend=backend)
-    assert torch.equal(got, carried_out(graph, x, free))
-    assert isinstance(backend.weights, ModuleWeights)
-    assert not backend.weights._known
-
-
 def fused_on_meta() -> TritonBackend:
     weights = ModuleWeights(torch.bfloat16, "meta")
     return TritonBackend(weights, "meta", machine=Target("gfx1100", 48, False))

@@ -19,7 +19,9 @@ from program_doubles import family_of, source_of  # noqa: E402
 from rank_threads import each, groups  # noqa: E402
 
 from hy3d_rocm import _native  # noqa: E402
+from hy3d_rocm.decoding.execution import DecodeRequest  # noqa: E402
 from hy3d_rocm.decoding.executor import (  # noqa: E402
+    _execute,
     decode,
     decode_with_report,
     encode_with_report,
@@ -134,6 +136,18 @@ def test_ranks_meet_three_times_before_they_compute(monkeypatch: pytest.MonkeyPa
     samples = [text.format(n) for n in (0, 1) for text in ("a step", first, last)]
     beginning = ["the beginning of a decode", "a plan", "its first step"]
     assert told == [*beginning, *samples, "its end"]
+
+
+def test_of_resume_keys_rank_0s_alone_counts() -> None:
+    vae = family_of("wan", vae_of("wan"))
+    source = source_of(vae, False, 2, 8, 5)
+    keys = None, {"dtype": "bfloat77", "strategy": "tiled", "parameters": {}}
+
+    def work(group: Group) -> Any:
+        return _execute(vae, source, DecodeRequest(resume_key=keys[group.rank], group=group))[0]
+
+    found, _ = in_ranks(2, work)
+    assert relative_error(found[0], decode(vae, source)) < BOUND
 
 
 @pytest.mark.parametrize("kind", ["hunyuan", "ltx095"])

@@ -114,7 +114,7 @@ class TritonBackend(TorchBackend):
     of each kernel of this process is checked (selfcheck.py): WrongKernelError.
     """
 
-    is_channels_last = True
+    is_channels_last = packs_weights = True
     #: elements of the largest heads that torch's attention computes
     heads_of_torch = LARGEST_TRUSTED
     #: where the first results are checked
@@ -241,10 +241,11 @@ class TritonBackend(TorchBackend):
     def factors(self, norm: Norm, moments: Sequence[Moments], dtype: torch.dtype) -> Affine:
         """As TorchBackend.factors, in one launch in place of some twenty."""
         shares = shares_of([m.count for m in moments])
-        channels, plain = moments[0].rows.shape[1], norm.scale is None and norm.shift is None
+        plain = norm.scale is None and norm.shift is None
         why_not = None if self._is_given else refusal(self.device, dtype)
         if shares is None or why_not or not plain or dtype not in NAMES:
             return super().factors(norm, moments, dtype)
+        channels = moments[0].rows.shape[1]
         both = weight, bias = [
             None if n is None else self.weights.of(norm.module, n) for n in (norm.weight, norm.bias)
         ]
@@ -334,7 +335,6 @@ class TritonBackend(TorchBackend):
         return total
 
     def forget_weights(self) -> None:
-        super().forget_weights()
         self._packed.clear()
         for part in self._fresh:
             part.weight = None

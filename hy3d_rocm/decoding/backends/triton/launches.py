@@ -96,7 +96,7 @@ def shares_of(counts: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
     """Runs of equal counts, as FactorsWork takes them, or None where these are too many or too
     large."""
     found = tuple((len(list(run)), count) for count, run in itertools.groupby(counts))
-    return found if len(found) <= 3 and max(counts) < 2**31 else None
+    return found if 0 < len(found) <= 3 and max(counts) < 2**31 else None
 
 
 class PackWork:

@@ -31,9 +31,9 @@ def jobs() -> dict[str, Any]:
     return {name: replace(job, make_backend=MakeBackend("gfx1100")) for name, job in made.items()}
 
 
-def compiled(job: Any, budget: float, room: float) -> Any:
+def compiled(job: Any, budget: float, room: float, strategy: str = "streamed") -> Any:
     given = Budget(int(budget * GB), HOST, False, "given", device_room=int(room * GB))
-    return Compiled(job, given, "streamed")
+    return Compiled(job, given, strategy)
 
 
 def finds_room(program: Any, room: float) -> bool:
@@ -119,3 +119,35 @@ def test_the_model_reuses_splits_and_joins_blocks_and_gives_idle_ones_back() -> 
     made.free("b")
     made.allocate("f", 100 * MIB)
     assert (made.held, made.most_held) == (100 * MIB, 100 * MIB)
+
+
+# Packed weights: HunyuanVideo's are 0.33 GB, Wan 2.1's 0.15
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "strategy", "repacks"),
+    [
+        ("wan21", 40.0, "tiled", 0), ("wan21", 1.1, "tiled", 1),  # tiles as large as they can be
+        ("hunyuan", 8.5, "streamed", 0), ("hunyuan", 7.5, "streamed", 1),  # before slices leave
+        ("hunyuan", 2.3, "streamed", 1),
+    ],
+)  # fmt: skip
+def test_weights_are_packed_in_each_step_where_not_all_fits_with_them(
+    name: str, budget: float, strategy: str, repacks: int, jobs: dict[str, Any]
+) -> None:
+    found = compiled(jobs[name], budget, 0, strategy)
+    layers = found.workspace.request["places"][0][-1]
+    packed, kept = sum(one for *_, one in layers), sum(found.program.kept(0))
+    assert found.program.candidate["repacks"] == repacks
+    if strategy == "streamed":  # else its sections keep their own
+        assert (kept < packed) == bool(repacks)
+
+
+def test_weights_that_are_little_of_the_budget_stay_packed() -> None:
+    """A thirty-second: nothing is gained by packing them again; up to an eighth both are looked
+    at."""
+    long = job_of("hunyuan", (129, 720, 1280), "gpu")
+    job = replace(long, make_backend=MakeBackend("gfx1100"))
+    for budget, wanted in ((24.0, {0}), (4.0, {0, 1}), (2.0, {0, 1})):
+        offered = compiled(job, budget, 0).schedule.candidates
+        assert {c["repacks"] for c in offered} == wanted, budget
