@@ -25,7 +25,7 @@ def workspace(step: Any, source: Any, on_host: bool) -> tuple[int, int, int, int
     return 100, 10, 5, 7
 
 
-NATIVE, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
+NATIVE, OTHER = (1, (1, 1), 0, 0, 0, 7, 0), (0, (0, 0), 0, 0, 0, 0, 0)
 
 
 def place(*layers: Any) -> tuple[Any, ...]:
@@ -40,7 +40,7 @@ def good_places(rng: random.Random) -> Any:
     """None, the device's, or the host's beside it; now and then with a layer that is none."""
     layers: list[Any] = [OTHER, rng.choice([NATIVE, OTHER]), rng.choice([NATIVE, OTHER]), OTHER]
     if rng.random() < 0.1:
-        layers[rng.randrange(4)] = rng.choice([None, (), NATIVE[1:], (0, (0, 0, 0), 0, 0, 0, 0)])
+        layers[rng.randrange(4)] = rng.choice([None, (), NATIVE[1:], (0, (0, 0, 0), 0, 0, 0, 0, 0)])
     return (place(*layers),) * rng.randrange(3)
 
 

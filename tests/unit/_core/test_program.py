@@ -35,7 +35,7 @@ def test_alike_names_the_first_node_of_each_kind(alike: Any) -> None:
         compiled(alike=alike)
 
 
-NATIVE, OTHER = (1, (1, 1), 0, 0, 0, 7), (0, (0, 0), 0, 0, 0, 0)
+NATIVE, OTHER = (1, (1, 1), 0, 0, 0, 7, 0), (0, (0, 0), 0, 0, 0, 0, 0)
 
 
 def place(*layers: Any, **fields: Any) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ def test_an_answer_about_a_call_that_is_none_is_refused(answer: Any, sentence: s
         ((place()[:5],), "A place must be a tuple of 6"),
         ((place(*(OTHER,) * 4, dtype="f32"),), "places.dtype must be an integer"),
         ((place(*(OTHER,) * 3),), "has 3 layers: the graph has 4 nodes"),
-        ((place(*(OTHER[1:],) * 4),), r"layers\[0\] has 5 values: it needs 6"),
+        ((place(*(OTHER[1:],) * 4),), r"layers\[0\] has 6 values: it needs 7"),
         (((*place()[:5], 3),), "layers must be a tuple, not"),
         ((place(OTHER, NATIVE, OTHER, OTHER, threads=0),), "refused, an argument is out of its"),
     ],
