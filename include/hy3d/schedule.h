@@ -318,7 +318,8 @@ typedef struct hy3d_schedule_request {
                                 all fits with them each step makes its node's, unless they are less
                                 than a thirty-second of the budget */
     int32_t compiles_all;    /* every candidate, though an earlier one fits: for printing. Of each
-                                halo's tiles the largest and the first that fits, or the smallest */
+                                halo's tiles the largest and the first that fits, or the smallest;
+                                those that fit also with packed weights kept, if they do */
     uint32_t strategies;     /* 1 << hy3d_strategy, of those allowed */
     hy3d_machine device, host;
     int32_t unit[3];        /* frames, rows and columns of the input that are one position of the
