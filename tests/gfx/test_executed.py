@@ -20,6 +20,7 @@ import pytest
 import raster_gpu_scenes as scenes
 import torch
 import triton_device
+from program_doubles import carried_out, compiled, graph_of, rules
 
 from hy3d_rocm.conv.triton import configs, jit
 from hy3d_rocm.conv.triton.work import Target
@@ -27,6 +28,7 @@ from hy3d_rocm.decoding import layers
 from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.backends.triton import trial
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
+from hy3d_rocm.decoding.memory.steps import StepWorkspace
 from hy3d_rocm.raster.gpu import draw
 from tools.dev import variants
 
@@ -94,6 +96,40 @@ def test_what_the_doctor_tries_is_right(
     row = trial.tried(backend.device, backend)
     assert (row["verdict"], row["detail"]) == ("ok", "")
     assert row["kernels"] >= 8
+
+
+@pytest.mark.parametrize("watch", ["gfx1100"], indirect=True)
+def test_weights_packed_in_each_step_change_no_bit(watch: triton_device.Watch) -> None:
+    """A residual block carried out by both programs of the core: packed weights stay, or not."""
+    rng = torch.Generator().manual_seed(SEED)
+    convs = []
+    for _ in range(2):
+        module = torch.nn.Conv3d(16, 16, 3, dtype=torch.float16).requires_grad_(False)
+        norm = torch.nn.GroupNorm(4, 16, dtype=torch.float16).requires_grad_(False)
+        convs.append(layers.Conv(
+            module, (2, 1, 1), (0, 1, 1), ("replicate",) * 3,
+            norm=layers.Norm("group", norm, 1e-6, 4, bias="bias"), act="silu",
+        ))  # fmt: skip
+    x = torch.randn(1, 16, 3, 6, 7, generator=rng).half()
+    graph = graph_of(lambda e, x: e.conv(e.conv(x, convs[0]), convs[1], add=x), x)
+    weights = layers.ModuleWeights(torch.float16, "cpu")
+
+    def backend() -> TritonBackend:
+        return TritonBackend(weights, "cpu", Target(watch.device, 4))
+
+    asked = StepWorkspace(graph, backend(), rules(), x.dtype)
+    made, budget = list[torch.Tensor](), 0
+    for repacks in (0, 1):
+        found = compiled(
+            graph, x, asked=asked, is_host=0, may_repack=1, device_budget=budget, slice_bytes=2000
+        )
+        assert found.program.candidate["repacks"] == repacks
+        budget = found.program.candidate["device_bytes"] - 1
+        first = len(watch.watched.launches)
+        made.append(carried_out(graph, x, found.program, backend=backend()))
+        names = [one.kernel.name for one in watch.watched.launches[first:]]
+        assert (names.count("pack_weight") > len(convs)) == bool(repacks)
+    assert torch.equal(*made)
 
 
 def test_random_layers_are_within_the_bound(watch: triton_device.Watch) -> None:
