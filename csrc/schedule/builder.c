@@ -724,6 +724,7 @@ static void ask(hy3d__builder *b, hy3d_step *step)
     const int64_t made = repacked(b, step, all);
     step->workspace_bytes = (taken == NULL ? 0 : taken->workspace_bytes) + made;
     b->arrays->repacked += (double)made;
+    b->arrays->repacks += made > 0;
     if (!b->kept_asked[step->node]) {
         b->kept_asked[step->node] = true;
         *kept = all - droppable(b, step, all);

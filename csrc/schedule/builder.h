@@ -21,8 +21,8 @@ typedef struct hy3d__arrays {
     int32_t *refs;
     hy3d_section *sections;
     int64_t copies_bytes; /* as the program's */
-    double repacked;      /* bytes that steps pack of weights that do not stay; steps that several
-                             tiles share count once */
+    double repacked;      /* bytes that steps pack of weights that do not stay, */
+    int64_t repacks;      /* and how many steps do; those that several tiles share count once */
     int32_t step_count, slice_count, ref_count, section_count;
     int32_t step_room, kept_room, slice_room, ref_room, section_room;
 } hy3d__arrays;

@@ -337,7 +337,8 @@ hy3d_status hy3d__measure(hy3d_context *context, const hy3d_schedule_request *re
         fits = walk_section(&w, i, times[i], prefix_bytes);
     }
     hy3d_free(context, memory);
-    w.cost.seconds += 2 * arrays->repacked / w.machine->bytes_per_second;
+    w.cost.seconds += 2 * arrays->repacked / w.machine->bytes_per_second +
+                      (double)arrays->repacks * w.machine->seconds_per_step;
     *cost_out = w.cost;
     return fits ? HY3D_OK : HY3D_ERR_OVERFLOW;
 }
@@ -780,7 +781,8 @@ static hy3d_status assemble(hy3d_context *context, const spill *s, hy3d__arrays 
                           .slices = memory[0],
                           .refs = memory[1],
                           .sections = memory[2],
-                          .repacked = a->repacked};
+                          .repacked = a->repacked,
+                          .repacks = a->repacks};
     out->slice_count = out->slice_room = a->slice_count;
     out->ref_count = out->ref_room = a->ref_count;
     out->section_count = out->section_room = 1;
