@@ -84,3 +84,13 @@ def _checked_default(default: torch.device | str) -> torch.device:
             'give a torch.device or a text such as "cuda:0" or "cpu"'
         )
     return device
+
+
+def gpus_of_each_kind() -> list[torch.device]:
+    """The first GPU of each architecture, of NVIDIA's of each name."""
+    found: dict[str, torch.device] = {}
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        kind = str(getattr(properties, "gcnArchName", properties.name))
+        found.setdefault(kind, torch.device("cuda", index))
+    return list(found.values())

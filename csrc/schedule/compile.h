@@ -75,7 +75,7 @@ static inline bool hy3d__moves(const hy3d_schedule *s, hy3d_strategy strategy)
            !(s->request.is_host && hy3d__allows(s, strategy));
 }
 
-/* Whether what nodes keep there need not stay. */
+/* Whether packed weights need not stay there. */
 static inline bool hy3d__may_repack(const hy3d_schedule *s, int32_t on_host)
 {
     return s->request.may_repack && !s->request.is_host && !on_host;

@@ -26,7 +26,7 @@ static hy3d_candidate tiles_of_level(const hy3d_schedule *s, int32_t on_host,
         .halo_row = level->row,
         .is_exact = s->cut.group_norms == 0 && s->cut.frame_norms == 0 && halo < 0,
         .resident_bytes = -1,
-        .repacks = hy3d__may_repack(s, on_host), /* there is little memory */
+        .repacks = hy3d__may_repack(s, on_host), /* see look_at_both */
     };
     return c;
 }

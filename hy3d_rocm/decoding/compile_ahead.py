@@ -111,8 +111,9 @@ class OnShapes(Run):
     def through(self, program: Program, number: int, section: dict[str, Any]) -> None:
         for n, node in enumerate(self.graph.nodes):
             if node.norm == GROUP and n not in self.affines:
-                rows = torch.empty((2, self.graph.nodes[node.source].channels), device=_META)
-                self.affines[n] = self._affine(n, node.source, [Moments(1, rows.double())])
+                size = 2, self.graph.nodes[node.source].channels
+                rows = torch.empty(size, dtype=torch.float64, device=_META)
+                self.affines[n] = self._affine(n, node.source, [Moments(1, rows)])
         first = ProgramStep._make(program.step(number, 0))
         size = 1, self.graph.nodes[first.node].channels, *section["size"]
         x = torch.empty(size, dtype=self.dtype, device=_META)

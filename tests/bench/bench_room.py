@@ -89,7 +89,7 @@ def main() -> int:
         shape = tuple(rng.randint(max(n // 3, 1), n) for n in most)
         z = torch.randn(1, channels, *shape, device=DEVICE, dtype=torch.bfloat16)
         free = decoded(vae, z, 0, True)
-        # Beside the decode's own, what is planned leaves room for: a fifth, and 256 MiB.
+        # Of it "auto" leaves 500 MiB alone, and plans with four fifths of the rest.
         room = int(free["planned"] * rng.choice(SHARES)) + (256 << 20)
         what = f"{name} {'x'.join(map(str, shape))} {room / GB:.2f}"
         for is_followed in (True, False):

@@ -340,8 +340,8 @@ START_TEST(test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows)
     const hy3d_node *const nodes = known.made.nodes;
 
     ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 1),
-                     (SHARE + 1) * ROW +
-                         inside_rows(context, CHANNELS, CHANNELS, &nodes[1], SHARE + 1, at_border));
+                     (SHARE + 1) * ROW + inside_rows(context, CHANNELS, CHANNELS, &nodes[1],
+                                                     SHARE + 1, at_border));
     ck_assert_int_eq(workspace_of(program, HY3D_STEP_CONV, 2),
                      inside_rows(context, CHANNELS, CHANNELS, &nodes[2], SHARE, none) +
                          SHARE * ROW);
@@ -699,7 +699,7 @@ static void make_repackable(known_case *out)
     }
 }
 
-START_TEST(test_what_nodes_keep_is_made_by_each_step_where_not_all_fits_with_it)
+START_TEST(test_packed_weights_are_made_by_each_step_where_not_all_fits_with_them)
 {
     hy3d_context *const context = test_context("ref", THREADS);
     known_case all, known;
@@ -956,8 +956,8 @@ TCase *hy3d_schedule_memory_cases(void)
         tests, test_of_calls_that_are_not_the_cores_own_it_asks_and_puts_steps_together, 0, 4);
     tcase_add_loop_test(tests, test_frames_of_a_call_are_counted_from_where_its_own_video_begins, 0,
                         2);
-    tcase_add_loop_test(tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0,
-                        6);
+    tcase_add_loop_test(
+        tests, test_what_the_core_knows_of_a_ranks_steps_follows_from_its_rows, 0, 6);
     tcase_add_loop_test(tests, test_the_rows_of_the_input_that_a_rank_was_sent_are_on_its_host, 0,
                         6);
     tcase_add_loop_test(tests, test_what_a_rank_makes_beside_its_slice_counts, 0, 4);
@@ -969,7 +969,7 @@ TCase *hy3d_schedule_memory_cases(void)
     tcase_add_test(tests, test_unknown_code_is_asked_about_with_the_rows_of_its_source);
     tcase_add_test(tests, test_a_function_of_frames_is_asked_about_and_leaves_its_shape);
     tcase_add_test(tests, test_what_a_layer_keeps_and_its_norms_factors_count_to_the_end);
-    tcase_add_test(tests, test_what_nodes_keep_is_made_by_each_step_where_not_all_fits_with_it);
+    tcase_add_test(tests, test_packed_weights_are_made_by_each_step_where_not_all_fits_with_them);
     tcase_add_loop_test(tests, test_an_error_and_a_wrong_answer_about_a_call_come_through, 0, 20);
     tcase_add_loop_test(tests, test_the_host_beside_a_device_has_a_place_of_its_own, 0, 2);
     tcase_add_test(tests,

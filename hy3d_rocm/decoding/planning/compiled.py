@@ -284,9 +284,9 @@ class Compiled:
         looked = self.schedule.candidates
         if self.key is None or sum(c["steps"] for c in looked) > _MOST_STEPS:
             return
-        fit = (c["fits"] and not c["lacks_room"] for c in looked)
         if not all(
-            one or c["status"] == "HY3D_ERR_UNSUPPORTED" for one, c in zip(fit, looked, strict=True)
+            (c["fits"] and not c["lacks_room"]) or c["status"] == "HY3D_ERR_UNSUPPORTED"
+            for c in looked
         ):
             return
         if len(set(self.program.weights)) > 1:  # rows are shared so where equal parts do not fit

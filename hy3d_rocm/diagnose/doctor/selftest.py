@@ -118,16 +118,9 @@ def attention_here() -> list[dict[str, Any]]:
     """PyTorch's own attention on one GPU of each kind, for heads of each of HEADS: rows with
     "device", "size", "is_large" (this pack leaves such heads to no fused kernel of ROCm's),
     "verdict" ("ok", "wrong" or "error") and "detail". In a child."""
-    import torch
+    from hy3d_rocm.device import gpus_of_each_kind
 
-    rows, seen = list[dict[str, Any]](), set[str]()
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        kind = str(getattr(properties, "gcnArchName", properties.name))
-        if kind not in seen:
-            seen.add(kind)
-            rows += [attended(torch.device("cuda", index), size) for size in HEADS]
-    return rows
+    return [attended(device, size) for device in gpus_of_each_kind() for size in HEADS]
 
 
 def attended(device: Any, size: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The fused decode on the kernels of conv/triton/, a kernel for attention, and selfcheck.py."""
+"""The fused decode on conv/triton/ and kernels of its own; selfcheck.py and trial.py try them."""

@@ -532,25 +532,25 @@ class TritonBackend(TorchBackend):
     ) -> tuple[Tensor, Tensor | None, PackWork]:  # fmt: skip
         """order: of the shuffle whose phases are the job's, or ""."""
         weight, bias = self._weight(layer).detach(), self.weights.of(layer.module, "bias")
-        weight, phases = weight.view(*weight.shape[:2], *job.kernel), ONES
+        weight = weight.view(*weight.shape[:2], *job.kernel)
+        outputs, channels = weight.shape[:2]
         bias = None if bias is None else bias.detach()
         if order:  # as many channels as are kept
-            kept, phases = slice(0, job.outputs), job.shuffle
-            source = torch_ops.by_phase(weight, phases, order)[:, :, :, kept]
+            outputs, phases = job.outputs, job.shuffle
+            weight = torch_ops.by_phase(weight, phases, order)
+            strides = weight.stride()
             if bias is not None:
-                bias = torch_ops.by_phase(bias, phases, order)[:, :, :, kept].flatten()
+                bias = torch_ops.by_phase(bias, phases, order)[:, :, :, :outputs].flatten()
         else:
-            source, (time, space) = weight.expand(1, 1, 1, *weight.shape), job.folds
-            phases = (1 + time, 1 + space, 1 + space)
+            time, space = job.folds
+            phases, strides = (1 + time, 1 + space, 1 + space), (0, 0, 0, *weight.stride())
             if bias is not None and space:
                 bias = bias.repeat(math.prod(phases))
-        outputs, channels = source.shape[3:5]
-        strides = source.stride() if order else (0, 0, 0, *weight.stride())
         made = pack_of(
             job.dtype, outputs, channels, job.row_channels, job.kernel, phases, job.folds, strides
         )
         packed = torch.empty(made.size, dtype=weight.dtype, device=self.device)
-        self._launch(Part(made, None, None, None), (packed, *[None] * (len(OPERANDS) - 1), source))
+        self._launch(Part(made, None, None, None), (packed, *[None] * (len(OPERANDS) - 1), weight))
         return packed, None if bias is None else bias.contiguous(), made
 
     def _affine(self, norm: Norm, channels: int) -> Affine | None:

@@ -1,5 +1,5 @@
-"""Device code of attention and of GroupNorms' factors. Imports triton; nothing else of the package
-imports this at its top.
+"""Device code of attention, of GroupNorms' factors, and of what packs weights. Imports triton;
+nothing else of the package imports this at its top.
 
 `attend` is attention over heads that torch's kernels are not trusted with on AMD cards
 (hy3d_rocm/conv/attention.py): softmax(q k^T) v as the flash attention papers have it (Dao,

@@ -79,7 +79,7 @@ class FactorsWork:
         size, parts = channels // groups, sum(count for count, _ in shares)
         block = max(16, 1 << (size - 1).bit_length())
         (n0, c0), (n1, c1), (_, c2) = [*shares, (0, 1), (0, 1)][:3]
-        weight, bias = (n if kind else "moments" for n, kind in zip(_PARAMETERS, of, strict=True))
+        weight, bias = "weight" if of[0] else "moments", "bias" if of[1] else "moments"
         self.launches = (Launch(
             "group_factors", (groups, 1, 1),
             (("moments", 0), (weight, 0), (bias, 0), ("factor", 0)),
@@ -88,7 +88,6 @@ class FactorsWork:
         ),)  # fmt: skip
 
 
-_PARAMETERS = "weight", "bias"
 factors_of = functools.lru_cache(maxsize=256)(FactorsWork)
 
 

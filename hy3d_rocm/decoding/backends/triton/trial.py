@@ -14,6 +14,7 @@ from hy3d_rocm.decoding.backends.triton import backend as fused
 from hy3d_rocm.decoding.backends.triton.backend import TritonBackend
 from hy3d_rocm.decoding.backends.triton.selfcheck import WrongKernelError
 from hy3d_rocm.decoding.layers import Conv, ModuleWeights, Norm, Pieces
+from hy3d_rocm.device import gpus_of_each_kind
 
 _CHANNELS, _HEAD, _TOKENS = 64, 384, 80
 _TYPES = (torch.bfloat16, torch.float16)
@@ -23,15 +24,10 @@ def kernels_here() -> list[dict[str, Any]]:
     """A row for one GPU of each kind: "device", "kernels" (how many were held against exact sums),
     "verdict" ("ok", "wrong", "error", or "refused": decode() has no kernels for this GPU) and
     "detail"."""
-    rows, seen = list[dict[str, Any]](), set[str]()
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        kind = str(getattr(properties, "gcnArchName", properties.name))
-        if kind not in seen:
-            seen.add(kind)
-            device = torch.device("cuda", index)
-            with torch.cuda.device(device):
-                rows.append(tried(device))
+    rows = list[dict[str, Any]]()
+    for device in gpus_of_each_kind():
+        with torch.cuda.device(device):
+            rows.append(tried(device))
     return rows
 
 
